@@ -1,0 +1,65 @@
+"""The seam to the network: a reactor with one blocking verb. Real sockets and virtual time both stand behind it.
+
+`load.sockets` is the real one, `load.memory` its twin, which drives an in-process peer on a `ManualClock`.
+"""
+
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from cadenza.clock import Clock
+
+
+class Origin(NamedTuple):
+    """Where to connect: what the user named, the address it resolved to (port included), and whether TLS is spoken."""
+
+    host: str
+    address: tuple[str, int]
+    tls: bool = False
+
+
+class Opened(Enum):
+    """The connection is ready for bytes (TLS handshake done)."""
+
+    OPENED = "opened"
+
+
+class Closed(NamedTuple):
+    """The connection is gone: `clean` by the peer's FIN, otherwise `reason` says how it broke."""
+
+    clean: bool
+    reason: str
+
+
+Payload = bytes | Opened | Closed
+OPENED = Opened.OPENED
+
+
+class Arrival(NamedTuple):
+    """Something happened on a connection at `stamp_ns`."""
+
+    connection: int
+    stamp_ns: int
+    payload: Payload
+
+
+class Transport(Protocol):
+    """Connections are integers, never used twice. After `Closed`, or `close`, a connection is silent."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def connect(self, origin: Origin) -> int:
+        """Begin to connect, without waiting. `OPENED` or `Closed` follows from `poll`."""
+        ...
+
+    def send(self, connection: int, data: bytes) -> None:
+        """Hand over bytes, without waiting; before `OPENED` they are kept and leave as soon as they can."""
+        ...
+
+    def poll(self, until_ns: int) -> list[Arrival]:
+        """Wait for anything to happen, at the latest until `until_ns`; an empty list means that the time is up."""
+        ...
+
+    def close(self, connection: int) -> None:
+        """Drop the connection now. Closing one that is gone already does nothing."""
+        ...

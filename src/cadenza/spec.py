@@ -1,0 +1,78 @@
+"""Settings are one frozen value: argv or a file → `Spec` → manifest → the same run again.
+
+Secrets are a second value, `Credentials`, which is never written anywhere.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+Api = Literal["chat", "completions"]
+
+
+class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long, in seconds, each part of a request may take before it counts as failed."""
+
+    connect_s: float = 10.0
+    first_token_s: float = 120.0
+    stall_s: float = 60.0
+    total_s: float = 1800.0
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that decides what a run does, and nothing that is secret.
+
+    urls            base URLs of one service, used in turn; empty: the embedded engine `engine`
+    engine          profile of the embedded engine; speed: how many times faster than real time it runs
+    models          names as the server spells them; empty: what the server has
+    concurrency     requests in flight, one point each; empty: open loop
+    rates_per_s     arrivals per second, one point each; empty: closed loop. Both given: every pair, capped
+    arrivals        poisson | constant | gamma:K   (K the shape; K = 1 is poisson, K < 1 burstier)
+    requests        measured requests a point; duration_s: or as many as fit this time
+    prompts         builtin | random:N | random:LO:HI | sharegpt:FILE | jsonl:FILE
+    output_tokens   (low, high), both included, drawn per request; None: the dataset's own, else 128 to 256
+    warmup          unmeasured requests before each point; None: one for each slot
+    cache           unique: a salt makes every prompt new to the server's prefix cache; reuse: none
+    ignore_eos      ask for exactly output_tokens where the server takes that
+    extra_body      fields merged into every request body
+    headers         names of extra headers (their values are secret)
+    verify_tls      False: accept any certificate
+    """
+
+    urls: tuple[str, ...] = ()
+    engine: str | None = None
+    speed: float = 1.0
+    models: tuple[str, ...] = ()
+    concurrency: tuple[int, ...] = (1, 2, 4, 8, 16)
+    rates_per_s: tuple[float, ...] = ()
+    arrivals: str = "poisson"
+    requests: int | None = None
+    duration_s: float | None = None
+    prompts: str = "builtin"
+    output_tokens: tuple[int, int] | None = None
+    api: Api = "chat"
+    warmup: int | None = None
+    seed: int = 0
+    cache: Literal["unique", "reuse"] = "unique"
+    ignore_eos: bool = True
+    temperature: float = 0.7
+    timeouts: Timeouts = Timeouts()
+    extra_body: dict[str, Any] = {}
+    headers: tuple[str, ...] = ()
+    verify_tls: bool = True
+
+
+class Credentials:
+    """What proves who we are: kept out of the spec, the manifest, logs and error messages."""
+
+    def __init__(self, api_key: str | None = None, headers: tuple[tuple[str, str], ...] = ()) -> None:
+        self.api_key = api_key
+        self.headers = headers
+
+    def __repr__(self) -> str:
+        return "Credentials(…)"
+
+    def as_headers(self) -> tuple[tuple[str, str], ...]:
+        """Header lines to send with every request."""
+        own = (("Authorization", f"Bearer {self.api_key}"),) if self.api_key else ()
+        return own + self.headers
