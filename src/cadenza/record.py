@@ -20,7 +20,7 @@ class Outcome(StrEnum):
     http_error           a status other than 200
     stream_error         an error object inside a 200 stream
     malformed            bytes that are not the protocol: bad HTTP, bad JSON, no SSE, no token at all
-    timeout_*            nothing for longer than the spec allows: to connect, to the first token, between tokens, in total
+    timeout_*            longer than the spec allows: to connect, to the first token, between tokens, in total
     connection_lost      refused, reset, or closed before the response was whole
     cancelled            we stopped it: the run was interrupted or its time was over
     dropped              never sent: the run ended before its turn came

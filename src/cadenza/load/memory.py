@@ -1,0 +1,82 @@
+"""The transport's twin: an in-process peer in virtual time. Same calls, no sockets, no waiting.
+
+A peer is anything that takes bytes and says when it wants to answer: the embedded engine's HTTP face, or a script
+of a test. `poll` moves the manual clock to the next answer, or to `until_ns`, whichever comes first.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from cadenza.clock import ManualClock
+from cadenza.load.transport import OPENED, Arrival, Closed, Origin, Payload
+
+
+class Peer(Protocol):
+    """A server without sockets: bytes in at a time, bytes out at times of its own choosing."""
+
+    def receive(self, connection: int, data: bytes, now_ns: int) -> None:
+        """Bytes from the client; `b""` says that the client has closed the connection."""
+        ...
+
+    def next_ns(self) -> int | None:
+        """When the peer next has something to do or to say, None: nothing until more bytes come."""
+        ...
+
+    def take(self, now_ns: int) -> list[tuple[int, bytes | None]]:
+        """Do what is due at `now_ns`; the bytes it says, per connection and in order (None: it closes)."""
+        ...
+
+
+class MemoryTransport:
+    """`Transport` over a `Peer`. `refuse(origin)` true makes a connect fail, as a closed port would."""
+
+    def __init__(
+        self, peer: Peer, clock: ManualClock | None = None, refuse: Callable[[Origin], bool] | None = None
+    ) -> None:
+        self.clock = clock or ManualClock()
+        self._peer = peer
+        self._refuse = refuse
+        self._next = 0
+        self._open: set[int] = set()
+        self._due: list[tuple[int, Payload]] = []
+
+    def connect(self, origin: Origin) -> int:
+        self._next += 1
+        if self._refuse is not None and self._refuse(origin):
+            self._due.append((self._next, Closed(clean=False, reason="Connection refused")))
+        else:
+            self._open.add(self._next)
+            self._due.append((self._next, OPENED))
+        return self._next
+
+    def send(self, connection: int, data: bytes) -> None:
+        if connection in self._open:
+            self._peer.receive(connection, data, self.clock.now_ns())
+
+    def poll(self, until_ns: int) -> list[Arrival]:
+        if not self._due:
+            due_ns = self._peer.next_ns()
+            self.clock.advance_to(until_ns if due_ns is None else min(due_ns, until_ns))
+            self._collect()
+        now = self.clock.now_ns()
+        arrived, self._due = self._due, []
+        return [Arrival(connection, now, payload) for connection, payload in arrived]
+
+    def close(self, connection: int) -> None:
+        if connection in self._open:
+            self._open.discard(connection)
+            self._peer.receive(connection, b"", self.clock.now_ns())
+
+    def _collect(self) -> None:
+        now = self.clock.now_ns()
+        due_ns = self._peer.next_ns()
+        if due_ns is None or due_ns > now:
+            return
+        for connection, data in self._peer.take(now):
+            if connection not in self._open:
+                continue
+            if data is None:
+                self._open.discard(connection)
+                self._due.append((connection, Closed(clean=True, reason="closed by the server")))
+            else:
+                self._due.append((connection, data))
