@@ -1,0 +1,81 @@
+"""How many token events a second the embedded engine can produce: its face alone, and its server over loopback.
+
+The face runs in virtual time, without sockets; the server far faster than real time, for a reader that only counts
+bytes (a server that runs late sends what has fallen due to one client in one piece, so this is a ceiling). Their ratio
+is what the sockets cost. One figure a line, then the ratio; run it on an idle machine.
+"""
+
+import json
+import socket
+import sys
+import threading
+import time
+
+from cadenza.engine.face import Face
+from cadenza.engine.profile import load
+from cadenza.engine.server import serve
+
+STREAMS = 64
+TOKENS = 2000
+
+
+def request() -> bytes:
+    body = json.dumps(
+        {"model": "Qwen/Qwen2.5-7B-Instruct", "prompt": "go", "max_tokens": TOKENS, "stream": True}
+    ).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    return head.encode() + b"\r\n\r\n" + body
+
+
+def face_rate() -> float:
+    """Events a second of the face in virtual time."""
+    face = Face(load("mi50-rx6900xt"))
+    for connection in range(STREAMS):
+        face.receive(connection, request(), 0)
+    start = time.perf_counter()
+    while (due := face.next_ns()) is not None:
+        face.take(due)
+    return STREAMS * TOKENS / (time.perf_counter() - start)
+
+
+def server_rate() -> float:
+    """Events a second over loopback sockets, the reader in this process too; speed is set beyond what it can do."""
+    urls: list[str] = []
+    up, done = threading.Event(), threading.Event()
+
+    def ready(url: str) -> None:
+        urls.append(url)
+        up.set()
+
+    server = threading.Thread(
+        target=serve, args=(load("mi50-rx6900xt"), "127.0.0.1", 0, 1e6, None, ready, done.is_set), daemon=True
+    )
+    server.start()
+    up.wait(10)
+    port = int(urls[0].rpartition(":")[2])
+    socks = [socket.create_connection(("127.0.0.1", port)) for _ in range(STREAMS)]
+    start = time.perf_counter()
+    for sock in socks:
+        sock.sendall(request())
+    for sock in socks:
+        tail = b""
+        while not tail.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"):
+            tail = (tail + sock.recv(1 << 20))[-64:]
+    elapsed = time.perf_counter() - start
+    for sock in socks:
+        sock.close()
+    done.set()
+    server.join(5)
+    return STREAMS * TOKENS / elapsed
+
+
+def main() -> int:
+    face, server = face_rate(), server_rate()
+    print(f"face    {face:10,.0f} events/s")
+    print(f"server  {server:10,.0f} events/s")
+    print(f"server / face  {server / face:.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

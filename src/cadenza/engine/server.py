@@ -1,0 +1,245 @@
+"""The engine's socket shell: one thread that carries bytes between non-blocking sockets and the `Face`, on time."""
+
+import ipaddress
+import select
+import selectors
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from cadenza.clock import NS_PER_S
+from cadenza.engine.face import Face
+from cadenza.engine.profile import Profile
+from cadenza.errors import UsageError
+
+_READ_BYTES = 64 << 10
+# A reader so slow that this much waits for it is cut off; the engine waits for nobody.
+MAX_QUEUED_BYTES = 4 << 20
+_STOP_EVERY_NS = 100_000_000
+_BACKLOG = 4096
+# FD_SETSIZE of glibc, musl and macOS: select refuses descriptors from here on.
+_SELECT_LIMIT = 1024
+
+
+class _Link:
+    """One client's socket, and what it has not taken yet; `ending`: close as soon as that has gone."""
+
+    def __init__(self, number: int, sock: socket.socket) -> None:
+        self.number = number
+        self.sock = sock
+        self.queued = bytearray()
+        self.ending = False
+
+
+class Server:
+    """A reactor over one listening socket. Engine time is monotonic time since its start, times `speed`."""
+
+    def __init__(self, face: Face, listener: socket.socket, speed: float) -> None:
+        self._face = face
+        self._speed = speed
+        self._start_ns = time.monotonic_ns()
+        self._selector = selectors.DefaultSelector()
+        self._listener = listener
+        self._accepting = True
+        self._selector.register(listener, selectors.EVENT_READ, None)
+        self._links: dict[int, _Link] = {}
+        self._count = 0
+
+    def run(self, stop: Callable[[], bool]) -> None:
+        """Serve until `stop()`, which is asked ten times a second."""
+        asked_ns = 0
+        while True:
+            now = time.monotonic_ns()
+            if now - asked_ns >= _STOP_EVERY_NS:
+                if stop():
+                    return
+                asked_ns = now
+            due = self._face.next_ns()
+            if due is not None and due <= self._engine_ns():
+                self._say(self._face.take(self._engine_ns()))
+                due = self._face.next_ns()
+            self._wait(due)
+
+    def close(self) -> None:
+        """Close every socket, those of clients included."""
+        for link in list(self._links.values()):
+            self._drop(link)
+        self._selector.close()
+        self._listener.close()
+
+    def _engine_ns(self) -> int:
+        return int((time.monotonic_ns() - self._start_ns) * self._speed)
+
+    def _wait(self, due_ns: int | None) -> None:
+        wait_s = _STOP_EVERY_NS / NS_PER_S
+        if due_ns is not None:
+            wait_s = min(wait_s, max(0.0, (due_ns - self._engine_ns()) / self._speed / NS_PER_S))
+        ready = _ready(self._selector, wait_s)
+        now_ns = self._engine_ns()
+        for key, mask in ready:
+            link: _Link | None = key.data
+            if link is None:
+                self._accept()
+                continue
+            if mask & selectors.EVENT_WRITE:
+                self._flush(link)
+            if mask & selectors.EVENT_READ and link.number in self._links:
+                self._read(link, now_ns)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:
+                # Out of descriptors, most likely: the backlog keeps them until a connection here ends.
+                self._selector.unregister(self._listener)
+                self._accepting = False
+                return
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._count += 1
+            link = self._links[self._count] = _Link(self._count, sock)
+            self._selector.register(sock, selectors.EVENT_READ, link)
+
+    def _read(self, link: _Link, now_ns: int) -> None:
+        try:
+            data = link.sock.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(link)
+        elif not link.ending:
+            self._face.receive(link.number, data, now_ns)
+
+    def _say(self, said: list[tuple[int, bytes | None]]) -> None:
+        touched = {}
+        for number, data in said:
+            link = self._links.get(number)
+            if link is None or link.ending:
+                continue
+            touched[number] = link
+            if data is None:
+                link.ending = True
+            else:
+                link.queued += data
+        for link in touched.values():
+            self._flush(link)
+
+    def _flush(self, link: _Link) -> None:
+        if link.number not in self._links:
+            return
+        try:
+            while link.queued:
+                del link.queued[: link.sock.send(link.queued)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._drop(link)
+            return
+        if len(link.queued) > MAX_QUEUED_BYTES:
+            self._drop(link)
+            return
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.queued else 0)
+        if self._selector.get_key(link.sock).events != wanted:
+            self._selector.modify(link.sock, wanted, link)
+        if link.ending and not link.queued:
+            self._end(link)
+
+    def _end(self, link: _Link) -> None:
+        # Half a close: a full one, with bytes of the client's still unread, would reset what we just said.
+        try:
+            link.sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self._drop(link)
+
+    def _drop(self, link: _Link) -> None:
+        self._selector.unregister(link.sock)
+        link.sock.close()
+        del self._links[link.number]
+        self._face.receive(link.number, b"", self._engine_ns())
+        if not self._accepting:
+            self._selector.register(self._listener, selectors.EVENT_READ, None)
+            self._accepting = True
+
+
+def _ready(selector: selectors.BaseSelector, wait_s: float) -> list[tuple[selectors.SelectorKey, int]]:
+    """What is ready within `wait_s`. epoll counts in milliseconds and rounds up; select on its descriptor does not."""
+    ready = selector.select(0)
+    if ready or wait_s == 0:
+        return ready
+    fileno: Callable[[], int] | None = getattr(selector, "fileno", None)
+    if fileno is None or fileno() >= _SELECT_LIMIT:
+        return selector.select(wait_s)
+    select.select([fileno()], [], [], wait_s)
+    return selector.select(0)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A non-blocking listening socket; UsageError where the address is unknown, taken or not ours."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (socket.gaierror, UnicodeError) as error:
+        raise UsageError(f"the host '{host}' cannot be resolved ({error}); --host 127.0.0.1 always can") from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = error.strerror.lower() if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(f"cannot listen on {host} port {port}: {reason}; try another --port, or --port 0") from None
+    listener.setblocking(False)
+    return listener
+
+
+def serve(
+    profile: Profile,
+    host: str,
+    port: int,
+    speed: float,
+    api_key: str | None = None,
+    ready: Callable[[str], None] = lambda url: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Serve `profile` until SIGINT, SIGTERM or `stop()`; `ready` is told the URL once connections are taken.
+
+    `port` 0 takes a free one. Raises UsageError where it cannot listen.
+    """
+    listener = listen(host, port)
+    address = listener.getsockname()
+    name = f"[{address[0]}]" if listener.family == socket.AF_INET6 else address[0]
+    if not ipaddress.ip_address(address[0].partition("%")[0]).is_loopback:
+        print(f"warning: listening on {name}, where other machines can reach it", file=sys.stderr)
+    server = Server(Face(profile, api_key=api_key, epoch_s=int(time.time())), listener, speed)
+    try:
+        with _signalled() as signalled:
+            ready(f"http://{name}:{address[1]}")
+            server.run(lambda: signalled.is_set() or stop())
+    finally:
+        server.close()
+
+
+@contextmanager
+def _signalled() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set; outside the main thread signals are somebody else's."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before = {number: signal.signal(number, lambda *_: event.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield event
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

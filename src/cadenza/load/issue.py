@@ -1,0 +1,75 @@
+"""The two loops. Both send what an iterator of ready requests gives them and hand on each exchange as it ends.
+
+A loop ends when its requests are used up and the last answer is in, or when `stop` says so: then nothing more is
+sent, what is in flight is cancelled, and the rest of the plan is left in the iterator for the caller to record as
+dropped. `until_ns` ends the sending only: answers that are under way are waited for.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from cadenza.load.client import Client
+from cadenza.load.exchange import Exchange, Outgoing
+
+Emit = Callable[[Exchange], None]
+Stop = Callable[[], bool]
+
+NEVER_NS = 1 << 62
+_INTERRUPTED = "the run was interrupted"
+
+
+def closed_loop(
+    client: Client, requests: Iterator[Outgoing], slots: int, emit: Emit, stop: Stop, until_ns: int = NEVER_NS
+) -> None:
+    """Hold `slots` requests in flight: the next one is due the moment an answer has ended."""
+    now_ns = client.now_ns()
+    for _ in range(slots):
+        _start_next(client, requests, now_ns, until_ns)
+    while client.in_flight and not stop():
+        ended = client.turn(NEVER_NS)
+        for exchange in ended:
+            freed_ns = exchange.done_ns if exchange.done_ns is not None else client.now_ns()
+            _start_next(client, requests, freed_ns, until_ns)
+        for exchange in ended:  # reading an answer takes time: only after its slot is in use again
+            emit(exchange)
+    for exchange in client.cancel(_INTERRUPTED):
+        emit(exchange)
+
+
+def open_loop(
+    client: Client,
+    requests: Iterator[Outgoing],
+    start_ns: int,
+    emit: Emit,
+    stop: Stop,
+    cap: int | None = None,
+) -> list[Outgoing]:
+    """Send each request when it is due (`due_ns` after `start_ns`), however many are in flight.
+
+    With a `cap` at most that many are in flight; the others queue here, and their time still counts from when they
+    were due. Returns what was queued and never sent because of `stop`.
+    """
+    queue: deque[Outgoing] = deque()
+    upcoming = next(requests, None)
+    while (upcoming is not None or queue or client.in_flight) and not stop():
+        now_ns = client.now_ns()
+        while upcoming is not None and _due_ns(upcoming, start_ns) <= now_ns:
+            queue.append(upcoming)
+            upcoming = next(requests, None)
+        while queue and (cap is None or client.in_flight < cap):
+            outgoing = queue.popleft()
+            client.start(outgoing, _due_ns(outgoing, start_ns))
+        for exchange in client.turn(NEVER_NS if upcoming is None else _due_ns(upcoming, start_ns)):
+            emit(exchange)
+    for exchange in client.cancel(_INTERRUPTED):
+        emit(exchange)
+    return list(queue) + ([upcoming] if upcoming is not None else [])
+
+
+def _start_next(client: Client, requests: Iterator[Outgoing], intended_ns: int, until_ns: int) -> None:
+    if client.now_ns() < until_ns and (outgoing := next(requests, None)) is not None:
+        client.start(outgoing, intended_ns)
+
+
+def _due_ns(outgoing: Outgoing, start_ns: int) -> int:
+    return start_ns + (outgoing.request.due_ns or 0)

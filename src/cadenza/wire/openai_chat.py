@@ -1,0 +1,84 @@
+"""`/v1/chat/completions`, as OpenAI documents it and vLLM, SGLang, llama.cpp, TGI and Ollama speak it."""
+
+import msgspec
+
+from cadenza.record import Request
+from cadenza.wire.dialect import Delta, Options
+from cadenza.wire.openai import Envelope, WireUsage, decode_chunk, error_text, sampling_fields
+
+
+class Part(msgspec.Struct):
+    text: str | None = None
+
+
+class Call(msgspec.Struct):
+    """A function call; the name alone is no token of the answer. Arguments are a string, rarely the object itself."""
+
+    arguments: str | dict[str, msgspec.Raw] | None = None
+
+
+class ToolCall(msgspec.Struct):
+    function: Call | None = None
+
+
+class Said(msgspec.Struct):
+    """`delta` of a stream, `message` of a whole answer."""
+
+    content: str | list[Part] | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | ToolCall | None = None  # one object, not a list: TGI 2
+    function_call: Call | None = None
+
+    def has_answer(self) -> bool:
+        content = self.content
+        if isinstance(content, list):
+            content = "".join(part.text or "" for part in content)
+        if content:
+            return True
+        calls = self.tool_calls if isinstance(self.tool_calls, list) else [self.tool_calls]
+        functions = [self.function_call, *(call.function for call in calls if call)]
+        return any(function and function.arguments for function in functions)
+
+
+class Choice(msgspec.Struct):
+    delta: Said | None = None
+    message: Said | None = None
+    finish_reason: str | None = None
+    usage: WireUsage | None = None
+
+
+class Chunk(Envelope):
+    choices: list[Choice] | None = None
+
+
+_decoder = msgspec.json.Decoder(Chunk)
+
+
+class ChatDialect:
+    """`Dialect` of the chat API."""
+
+    path = "/v1/chat/completions"
+
+    def body(self, request: Request, options: Options) -> bytes:
+        fields = {"model": options.model, "messages": request.messages, **sampling_fields(request, options)}
+        return msgspec.json.encode(fields | options.extra_body)
+
+    def read(self, data: bytes) -> Delta:
+        chunk = decode_chunk(_decoder, data)
+        answer = reasoning = False
+        finish_reason, usage = None, chunk.usage
+        for choice in chunk.choices or ():
+            said = choice.delta or choice.message
+            if said is not None:
+                answer = answer or said.has_answer()
+                reasoning = reasoning or bool(said.reasoning or said.reasoning_content)
+            finish_reason = finish_reason or choice.finish_reason or None
+            usage = usage or choice.usage
+        return Delta(
+            carries_tokens=answer or reasoning,
+            is_reasoning=reasoning and not answer,
+            finish_reason=finish_reason,
+            usage=usage.read() if usage else None,
+            error=error_text(chunk, bool(chunk.choices)),
+        )
