@@ -34,13 +34,13 @@ def fetch(
     body: bytes = b"",
     timeout_s: float = 10.0,
 ) -> Answer:
-    """GET `path`, or POST `body` to it, on a connection of its own. Raises TargetError where there is no HTTP answer."""
+    """GET `path`, or POST `body` to it, on a connection of its own; TargetError where no HTTP answer comes."""
     data = encode_request("POST" if body else "GET", target.path(path), target.authority, headers, body)
-    transport_ends_ns = transport.clock.now_ns() + round(timeout_s * NS_PER_S)
+    until_ns = transport.clock.now_ns() + round(timeout_s * NS_PER_S)
     connection = transport.connect(target.origin)
     try:
         transport.send(connection, data)
-        return _read(transport, target, path, connection, transport_ends_ns)
+        return _read(transport, target, path, connection, until_ns)
     except MalformedError as error:
         raise TargetError(f"{target.url} does not speak HTTP as it should: {error}") from None
     finally:

@@ -1,0 +1,1 @@
+"""What to measure next, and the loop that measures it: grid, plan, preflight, run."""

@@ -3,7 +3,7 @@
 Works on bytes: lines end at LF, CRLF or CR and nowhere else, and UTF-8 may be cut anywhere between two reads.
 Two stated deviations, both for servers in use:
 
-- A field named `error` (llama.cpp before 2025 wrote `error: {json}`) is delivered as data of an event named `error`.
+- A field named `error` (older llama.cpp servers wrote `error: {json}`) is delivered as data of an event named `error`.
 - `close()` delivers a last event that no blank line ended; the standard discards it, and some servers omit that line.
 """
 
@@ -62,10 +62,6 @@ class SseParser:
 
     def close(self) -> list[Event]:
         """The response has ended in good order: the event whose last line or blank line is missing, if there is one."""
-        if self._at_start:
-            self._at_start = False
-            if BOM.startswith(b"".join(self._tail)):  # part of a mark, or nothing at all
-                return []
         events: list[Event] = []
         line = b"".join(self._tail)
         self._tail, self._tail_bytes = [], 0

@@ -1,0 +1,170 @@
+"""The files of one run: written so that a kill loses nothing that was measured, read back so that nothing is missed.
+
+manifest.json    rewritten whole (through a rename) whenever a point begins or ends
+records.jsonl    line 1 the schema, then a record a line, each handed to the kernel as the request ends
+summary.json     rebuilt from the two above at any time, byte for byte
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from cadenza.errors import StoreError, UsageError
+from cadenza.record import SCHEMA, PointStatus, Record
+from cadenza.store.manifest import Manifest, RunStatus
+
+MANIFEST, RECORDS, SUMMARY = "manifest.json", "records.jsonl", "summary.json"
+
+
+class _Header(msgspec.Struct):
+    schema: int
+    kind: str = "cadenza-records"
+
+
+class RunWriter:
+    """A run being written. Holds a lock on its records for as long as it lives, which readers can see."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+        self._encoder = msgspec.json.Encoder()
+        try:
+            self._records = os.open(path / RECORDS, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StoreError(f"{path}: cannot write: {error.strerror}") from None
+        fcntl.flock(self._records, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._write_line(self._encoder.encode(_Header(SCHEMA)))
+        self.save_manifest()
+
+    def append(self, record: Record) -> None:
+        """Write one record. Raises StoreError, with what to do, where the disk does not take it."""
+        self._write_line(self._encoder.encode(record))
+
+    def save_manifest(self) -> None:
+        """Replace the manifest by the present one."""
+        _replace(self.path / MANIFEST, _pretty(self._encoder.encode(self.manifest)))
+
+    def save_summary(self, data: bytes) -> None:
+        """Replace the summary."""
+        _replace(self.path / SUMMARY, data)
+
+    def close(self, status: RunStatus) -> None:
+        """The run is over, in this way."""
+        self.manifest.status = status
+        try:
+            self.save_manifest()
+        finally:
+            os.close(self._records)
+
+    def _write_line(self, line: bytes) -> None:
+        data = memoryview(line + b"\n")
+        try:
+            while data:
+                data = data[os.write(self._records, data) :]
+        except OSError as error:
+            raise StoreError(_no_room(self.path / RECORDS, error)) from None
+
+
+class Run:
+    """A run read back. `broken_lines` counts lines that are no record: at most the last one, after a kill."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.broken_lines = 0
+
+    def records(self) -> Iterator[Record]:
+        """The records, in the order in which the requests ended."""
+        decoder = msgspec.json.Decoder(Record)
+        self.broken_lines = 0
+        with (self.path / RECORDS).open("rb") as lines:
+            _check_header(self.path, next(lines, b""))
+            for line in lines:
+                try:
+                    yield decoder.decode(line)
+                except msgspec.MsgspecError:
+                    self.broken_lines += 1
+
+
+def create_run(path: Path, manifest: Manifest) -> RunWriter:
+    """Make the directory and begin to write. A directory with anything in it is refused (UsageError), never reused."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        taken = any(path.iterdir())
+    except FileExistsError:
+        raise UsageError(f"--out {path} is a file: name a folder that is new or empty") from None
+    except OSError as error:
+        raise UsageError(f"--out {path}: {error.strerror}: name a folder that can be written") from None
+    if taken:
+        raise UsageError(f"--out {path} is not empty, and nothing is overwritten: name another folder, or remove it")
+    return RunWriter(path, manifest)
+
+
+def read_run(path: Path) -> Run:
+    """Open a run, whole or broken off. A run that says `running`, but that nobody writes, is marked interrupted."""
+    try:
+        data = (path / MANIFEST).read_bytes()
+    except FileNotFoundError:
+        raise UsageError(f"{path} is not a run: there is no {MANIFEST} in it (`cadenza ls` lists runs)") from None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    try:
+        if (schema := msgspec.json.decode(data, type=_Header).schema) > SCHEMA:
+            raise StoreError(f"{path} was written by a newer cadenza (schema {schema}, this one reads {SCHEMA})")
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise StoreError(f"{path / MANIFEST} is damaged: {error}") from None
+    if manifest.status is RunStatus.RUNNING and not _is_written(path):
+        manifest.status = RunStatus.INTERRUPTED
+        for point in manifest.points:
+            if point.status is PointStatus.RUNNING:
+                point.status = PointStatus.INTERRUPTED
+    return Run(path, manifest)
+
+
+def list_runs(folder: Path) -> list[Path]:
+    """Directories below `folder` that hold a manifest, by name (which begins with the date)."""
+    return sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
+
+
+def _is_written(path: Path) -> bool:
+    """Whether a living process holds the lock of `RunWriter`: the kernel drops it even after kill -9."""
+    with contextlib.suppress(OSError), (path / RECORDS).open("rb") as records:
+        try:
+            fcntl.flock(records, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _check_header(path: Path, line: bytes) -> None:
+    try:
+        schema = msgspec.json.decode(line, type=_Header).schema
+    except msgspec.MsgspecError:
+        raise StoreError(f"{path / RECORDS} does not begin with a schema line: it is not a record file") from None
+    if schema > SCHEMA:
+        raise StoreError(f"{path} was written by a newer cadenza (schema {schema}, this one reads {SCHEMA})")
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """All or nothing: a reader, or a crash, sees the old file or the new one."""
+    fresh = path.with_suffix(".tmp")
+    try:
+        fresh.write_bytes(data)
+        fresh.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise StoreError(_no_room(path, error)) from None
+
+
+def _no_room(path: Path, error: OSError) -> str:
+    return f"cannot write {path}: {error.strerror}. What was measured until now is kept there; make room and run again"
+
+
+def _pretty(data: bytes) -> bytes:
+    return msgspec.json.format(data, indent=1) + b"\n"
