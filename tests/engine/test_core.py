@@ -4,11 +4,12 @@ import random
 from collections import defaultdict
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from cadenza.engine.core import Core, Token
 from cadenza.engine.profile import load
 from cadenza.engine.timing import Calibrated
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 PROFILE = load("mi50-rx6900xt")
 MODELS = tuple(model.name for model in PROFILE.models)

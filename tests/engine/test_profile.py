@@ -2,6 +2,7 @@ import csv
 from pathlib import Path
 
 import pytest
+
 from cadenza.engine.profile import load, names
 from cadenza.errors import UsageError
 

@@ -5,10 +5,11 @@ import math
 from pathlib import Path
 
 import pytest
-from cadenza.engine.profile import load
-from cadenza.engine.timing import Calibrated, Deck, shape
 from hypothesis import given
 from hypothesis import strategies as st
+
+from cadenza.engine.profile import load
+from cadenza.engine.timing import Calibrated, Deck, shape
 
 SWEEP = Path(__file__).parents[1] / "data" / "article" / "sweep.csv"
 PROFILE = load("mi50-rx6900xt")

@@ -1,5 +1,6 @@
-"""How bytes may arrive, for every test of a parser: whole, byte by byte, and at every two-way cut."""
+"""How bytes may arrive, for every test of a parser: whole, byte by byte, event by event, and at every two-way cut."""
 
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -14,6 +15,7 @@ def _deliver(stream: bytes) -> Iterator[list[bytes]]:
     yield [stream]
     yield [stream[at : at + 1] for at in range(len(stream))]
     yield [b"", *(piece for at in range(0, len(stream), 3) for piece in (stream[at : at + 3], b""))]
+    yield re.split(rb"(?<=\n\n)", stream)  # an event a read, as a server that flushes after each one sends them
     size = len(stream)
     for cut in range(1, size):
         if size <= EVERY_CUT_BYTES or cut < 600 or size - cut < 600 or cut % 7 == 0:

@@ -11,7 +11,7 @@ _ROUNDS = 8
 
 
 def lay_out(spec: Spec, models: Sequence[str]) -> list[Point]:
-    """One point a cell, all of one model before the next. Concurrency alone is CLOSED, rates alone OPEN, both CAPPED."""
+    """One point a cell, a model after the other. Concurrency alone is CLOSED, rates alone OPEN, both CAPPED."""
     cells = [(c, r) for r in spec.rates_per_s or (None,) for c in spec.concurrency or (None,)]
     points: list[Point] = []
     for model in models:
@@ -21,23 +21,25 @@ def lay_out(spec: Spec, models: Sequence[str]) -> list[Point]:
 
 
 def _point(spec: Spec, index: int, model: str, concurrency: int | None, rate_per_s: float | None) -> Point:
-    if rate_per_s is None:
-        load = LoadLabel.CLOSED
-    else:
-        load = LoadLabel.OPEN if concurrency is None else LoadLabel.CAPPED
     planned = None
     if spec.duration_s is None:
         planned = spec.requests or max(DEFAULT_REQUESTS, _ROUNDS * (concurrency or 1))
     return Point(
         index=index,
         model=model,
-        load=load,
+        load=_label(concurrency, rate_per_s),
         concurrency=concurrency,
         rate_per_s=rate_per_s,
         planned=planned,
         duration_s=spec.duration_s,
         warmup=_warmup(spec, concurrency, rate_per_s),
     )
+
+
+def _label(concurrency: int | None, rate_per_s: float | None) -> LoadLabel:
+    if rate_per_s is None:
+        return LoadLabel.CLOSED
+    return LoadLabel.OPEN if concurrency is None else LoadLabel.CAPPED
 
 
 def _warmup(spec: Spec, concurrency: int | None, rate_per_s: float | None) -> int:

@@ -1,4 +1,4 @@
-"""A point's plan: every request with its bytes and, under an open loop, its time, made from the seed before the clock."""
+"""A point's plan: every request with its bytes and, in an open loop, its time; made from the seed before the clock."""
 
 from collections.abc import Iterator, Sequence
 from itertools import count

@@ -99,7 +99,8 @@ def _list_models(transport: Transport, target: Target, headers: tuple[tuple[str,
     except (msgspec.MsgspecError, UnicodeError):
         said = f"HTTP {answer.status}: {answer.error_line()}"
         raise TargetError(
-            f"{target.url} is not the base URL of an OpenAI-compatible server: GET {target.path('/v1/models')} gave {said}"
+            f"{target.url} is not the base URL of an OpenAI-compatible server: "
+            f"GET {target.path('/v1/models')} gave {said}"
         ) from None
 
 
@@ -159,9 +160,10 @@ def _refused(target: Target, record: Record, model: str, served: Sequence[str]) 
         return f"{target.url} has no model {printable(model, 120)!r}; it has: {_names(served)}"
     if record.status == 404:
         return f"{target.url} refuses the request: {said}. Is --api right for this server?"
+    first = f"the first request for {printable(model, 120)!r}"
     if record.status is not None and record.status != 200:
-        return f"{target.url} refuses the first request for {printable(model, 120)!r}: {said}"
-    return f"{target.url} did not answer the first request for {printable(model, 120)!r} properly: {record.outcome.value}, {said}"
+        return f"{target.url} refuses {first}: {said}"
+    return f"{target.url} did not answer {first} properly: {record.outcome.value}, {said}"
 
 
 def _unauthorised(target: Target, said: str) -> str:

@@ -80,6 +80,7 @@ class ResponseReader:
         self.keep_alive = False
         self._parser = httptools.HttpResponseParser(self)
         self._body: list[bytes] = []
+        self._start = b""  # evidence, should it turn out not to be HTTP
         self._unfinished_bytes = 0  # of reads that did not complete the header block
         self._field_bytes = 0
         self._fault: str | None = None
@@ -90,6 +91,8 @@ class ResponseReader:
             if data.strip(b"\r\n"):
                 raise MalformedError(_MORE)
             return
+        if len(self._start) < 80:
+            self._start += data[:80]
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -99,7 +102,7 @@ class ResponseReader:
                 raise
             raise MalformedError(self._fault) from None
         except httptools.HttpParserError as error:
-            raise MalformedError(self._explain(str(error), data)) from None
+            raise MalformedError(self._explain(str(error))) from None
         if not self.headers_complete:  # llhttp itself would take a header line of any length
             self._unfinished_bytes += len(data)
             if self._unfinished_bytes > MAX_HEADER_BYTES:
@@ -125,11 +128,12 @@ class ResponseReader:
         self._fault = fault  # httptools hides what a callback raises
         raise MalformedError(fault)
 
-    def _explain(self, reason: str, data: bytes) -> str:
+    def _explain(self, reason: str) -> str:
         if self.complete:
             return _MORE
         if self.status is None and not self.headers and not self.headers_complete:
-            return f"not an HTTP/1 response ({printable(reason)}): {printable(data[:80].decode('latin-1'))}"
+            start = printable(self._start[:80].decode("latin-1"))
+            return f"not an HTTP/1 response ({printable(reason)}), it begins: {start or 'unprintably'}"
         return f"broken HTTP response: {printable(reason)}"
 
     # What llhttp calls, by the names that httptools looks for.

@@ -1,0 +1,72 @@
+"""Entry point: finds the verb, runs it, and turns our own errors into one sentence and an exit code."""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from cadenza import __version__
+from cadenza.errors import CadenzaError
+
+# verb → (module, one line of help). A module is imported only when its verb is used: `--help` stays quick.
+VERBS = {
+    "sweep": ("cadenza.cli.sweep", "measure a server over a grid of concurrencies or rates"),
+    "run": ("cadenza.cli.run", "measure one point of that grid"),
+    "show": ("cadenza.cli.show", "report a run, whole or broken off"),
+    "ls": ("cadenza.cli.ls", "list the runs in a folder"),
+    "probe": ("cadenza.cli.probe", "say what a server is and how it answers"),
+    "engine": ("cadenza.cli.engine", "serve the embedded engine (its numbers are simulated)"),
+}
+
+EXIT_INTERRUPTED = 130
+_EPILOG = """\
+examples:
+  cadenza sweep                                   the embedded engine, no server needed
+  cadenza sweep --url http://localhost:8000       your server, at C = 1, 2, 4, 8, 16
+  cadenza run --url http://localhost:8000 -c 32   one point
+  cadenza show runs/NAME --markdown               a table for an issue or a wiki
+
+exit codes: 0 every point is valid, 1 a point is invalid or something failed here,
+            2 a flag or file makes no sense, 3 the server cannot be reached or refuses, 130 interrupted
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: the process's own) and return the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        parser = _parser(arguments)
+        args = parser.parse_args(arguments)
+        if args.verb is None:
+            parser.print_help()
+            return 0
+        code: int = importlib.import_module(VERBS[args.verb][0]).run(args)
+        sys.stdout.flush()
+        return code
+    except CadenzaError as error:
+        print(f"cadenza: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader has gone (`| head`): nobody is left to tell. Keep the interpreter from trying once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="cadenza",
+        description="How many people an LLM server can hold at a steady typing cadence, and what gives way first.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"cadenza {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
+    for verb, (module, line) in VERBS.items():
+        below = verbs.add_parser(verb, help=line, allow_abbrev=False)
+        if verb in arguments:
+            importlib.import_module(module).configure(below)
+    return parser

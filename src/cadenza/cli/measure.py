@@ -1,0 +1,159 @@
+"""What `sweep` and `run` do: settings → server → run directory → points → report → exit code."""
+
+import argparse
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+from cadenza import __version__
+from cadenza.cli.main import EXIT_INTERRUPTED
+from cadenza.clock import anchor
+from cadenza.engine import child
+from cadenza.errors import StoreError
+from cadenza.load.sockets import SocketTransport, tls_context
+from cadenza.load.target import resolve
+from cadenza.prompts.catalogue import digest
+from cadenza.report import terminal
+from cadenza.report.live import Progress
+from cadenza.report.server import describe_server
+from cadenza.spec import Credentials, Spec
+from cadenza.stats.checks import Verdict
+from cadenza.stats.summary import Summary, to_json
+from cadenza.store.environment import describe_environment
+from cadenza.store.manifest import Manifest, RunStatus, Server
+from cadenza.store.rundir import RunWriter, create_run
+from cadenza.sweep.grid import lay_out
+from cadenza.sweep.plan import Phrasing, draw_requests
+from cadenza.sweep.preflight import choose_models, examine
+from cadenza.sweep.run import Runner, Stop
+
+RUNS = Path("runs")
+
+
+def measure(spec: Spec, credentials: Credentials, args: argparse.Namespace) -> int:
+    """Run `spec` and report it on stdout; the exit code as `cadenza --help` has it."""
+    with contextlib.ExitStack() as stack:
+        urls = spec.urls
+        if spec.engine is not None:
+            urls = (stack.enter_context(child.start(spec.engine, spec.speed)).url,)
+            credentials = Credentials()  # a key is for servers out there
+        targets = [resolve(url) for url in urls]
+        transport = stack.enter_context(SocketTransport(make_context=partial(tls_context, spec.verify_tls)))
+        phrasing = Phrasing(spec, credentials, targets)
+        server = examine(transport, phrasing, spec, credentials)
+        talk = _silent if args.quiet else _say
+        talk(describe_server(server, spec.engine or ", ".join(spec.urls)))
+        manifest = _manifest(spec, server)
+        writer = create_run(_out(spec, args.out), manifest)
+        talk(f"  {'run':<10} {writer.path}  (seed {spec.seed}, prompts {spec.prompts}, {_cache(spec)})\n")
+        with _stop_on_signals() as stop:
+            progress = Progress(sys.stderr, quiet=args.quiet)
+            runner = Runner(spec, transport, phrasing, writer, progress, stop, tool())
+            return _finish(runner, writer, stop, args)
+
+
+def tool() -> dict[str, str]:
+    """Who made a summary."""
+    return {"name": "cadenza", "version": __version__}
+
+
+def _finish(runner: Runner, writer: RunWriter, stop: Stop, args: argparse.Namespace) -> int:
+    """Run, and report whatever came of it, on every way out."""
+    status = RunStatus.FAILED
+    try:
+        summary = runner.run()
+        status = RunStatus.INTERRUPTED if stop() else RunStatus.COMPLETE
+    except StoreError:
+        report(runner.summary(), writer.path, as_json=args.json)
+        raise
+    finally:
+        with contextlib.suppress(StoreError) if status is RunStatus.FAILED else contextlib.nullcontext():
+            writer.close(status)
+    report(summary, writer.path, as_json=args.json)
+    if status is RunStatus.INTERRUPTED:
+        return EXIT_INTERRUPTED
+    return int(any(point.verdict is Verdict.INVALID for point in summary.points))
+
+
+def report(summary: Summary, path: Path, *, as_json: bool) -> None:
+    """Print the summary on stdout, and what to type next on stderr."""
+    if as_json:
+        sys.stdout.buffer.write(to_json(summary))
+        sys.stdout.flush()
+        return
+    terminal.show(summary)
+    _say(f"\nKept in {path}. Next: cadenza show {path} --markdown    cadenza ls")
+
+
+def _manifest(spec: Spec, server: Server) -> Manifest:
+    points = lay_out(spec, choose_models(spec, server.models, simulated=server.simulated))
+    for point in points:  # an unreadable dataset or a bad arrival law is told now, not after an hour
+        next(draw_requests(spec, point))
+    return Manifest(
+        status=RunStatus.RUNNING,
+        simulated=server.simulated,
+        started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        anchor=anchor(),
+        argv=_argv_without_secrets(sys.argv[1:]),
+        spec=spec,
+        dataset_sha256=digest(spec.prompts),
+        environment=describe_environment(),
+        server=server,
+        points=points,
+    )
+
+
+def _argv_without_secrets(argv: list[str]) -> list[str]:
+    """Header values are secret: only their names are kept."""
+    kept: list[str] = []
+    for argument in argv:
+        if (kept and kept[-1] == "--header") or argument.startswith("--header="):
+            argument = argument.partition(":")[0] + ": …"
+        kept.append(argument)
+    return kept
+
+
+def _out(spec: Spec, given: str | None) -> Path:
+    if given is not None:
+        return Path(given)
+    name = f"{time.strftime('%Y-%m-%dT%H-%M-%S')}-{spec.engine or spec.api}"
+    path, n = RUNS / name, 1
+    while path.exists():
+        n += 1
+        path = RUNS / f"{name}-{n}"
+    return path
+
+
+def _cache(spec: Spec) -> str:
+    return "each prompt unique" if spec.cache == "unique" else "prompts repeat: a prefix cache may be warm"
+
+
+@contextlib.contextmanager
+def _stop_on_signals() -> Iterator[Stop]:
+    """A predicate that turns true at the first Ctrl-C or SIGTERM; a second one stops at once."""
+    seen: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(seen)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _silent(text: str) -> None:
+    pass

@@ -1,0 +1,214 @@
+"""The flags that `sweep` and `run` share, and how they become a `Spec` and `Credentials`."""
+
+import argparse
+import math
+import os
+import random
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cadenza.errors import UsageError
+from cadenza.record import printable
+from cadenza.spec import Credentials, Spec, Timeouts
+
+DEFAULT_ENGINE = "mi50-rx6900xt"
+KEY_VARIABLE = "CADENZA_API_KEY"
+
+
+def add_flags(parser: argparse.ArgumentParser, *, grid: bool) -> None:
+    """Declare the flags. `grid`: lists are allowed where one point takes one value."""
+    several = ",…" if grid else ""
+    target = parser.add_argument_group("what to measure")
+    target.add_argument(
+        "--url", action="append", metavar="URL", help="base URL, e.g. http://localhost:8000 (repeatable)"
+    )
+    target.add_argument(
+        "--engine", metavar="PROFILE", help=f"the embedded engine (default, without --url: {DEFAULT_ENGINE})"
+    )
+    target.add_argument("--speed", metavar="X", help="run the embedded engine X times faster than real time")
+    target.add_argument(
+        "--model", action="append", metavar="NAME", help="model, repeatable; 'all' (default: the only one)"
+    )
+    target.add_argument("--api", choices=("chat", "completions"), help="API to speak (default: chat)")
+    load = parser.add_argument_group("load")
+    one = "1,2,4,8,16" if grid else "1"
+    load.add_argument("-c", "--concurrency", metavar="C" + several, help=f"requests in flight (default: {one})")
+    load.add_argument("--rate", metavar="R" + several, help="arrivals per second: open loop, or capped by -c")
+    load.add_argument("--arrivals", metavar="LAW", help="poisson (default), gamma:K or constant")
+    load.add_argument("--requests", metavar="N", help="measured requests a point (default: 128, at least 8 a slot)")
+    load.add_argument("--duration", metavar="S", help="send for S seconds a point instead")
+    load.add_argument("--warmup", metavar="N", help="unmeasured requests first (default: one a slot)")
+    load.add_argument("--seed", metavar="S", help="repeat a plan exactly (default: a new one each run)")
+    prompts = parser.add_argument_group("prompts")
+    prompts.add_argument(
+        "--prompts", metavar="P", help="builtin (default), random:N, random:LO:HI, sharegpt:FILE, jsonl:FILE"
+    )
+    prompts.add_argument("--output-tokens", metavar="N", help="N, or LO:HI drawn per request (default: 128:256)")
+    prompts.add_argument("--cache", choices=("unique", "reuse"), help="unique (default): no prompt hits a prefix cache")
+    prompts.add_argument("--extra-body", metavar="JSON", help="fields to merge into every request body")
+    access = parser.add_argument_group("access")
+    access.add_argument(
+        "--api-key-file", metavar="FILE", help=f"file with the API key (or the variable {KEY_VARIABLE})"
+    )
+    access.add_argument("--header", action="append", metavar="'N: V'", help="extra header; its value is kept nowhere")
+    access.add_argument("--insecure", action="store_true", help="accept any TLS certificate")
+    access.add_argument("--timeouts", metavar="T", help="seconds, e.g. connect=10,first=120,stall=60,total=1800")
+    output = parser.add_argument_group("output")
+    output.add_argument("--out", metavar="DIR", help="folder for the run, new or empty (default: one below runs/)")
+    output.add_argument("--json", action="store_true", help="print the summary as JSON")
+    output.add_argument("--quiet", action="store_true", help="no progress, no preflight screen")
+    output.add_argument("--spec", metavar="FILE", help="settings from a TOML file or a run's manifest.json; flags win")
+
+
+def read_spec(args: argparse.Namespace, *, default_concurrency: tuple[int, ...]) -> Spec:
+    """Flags over the spec file over the defaults, as one frozen value. Raises UsageError."""
+    fields: dict[str, Any] = _read_file(args.spec) if args.spec else {"concurrency": default_concurrency}
+    for name, (flag, parse) in _FLAGS.items():
+        given = getattr(args, name)
+        if given is not None:
+            fields[flag] = parse(given)
+    if args.rate is not None and args.concurrency is None:
+        fields["concurrency"] = ()
+    if args.insecure:
+        fields["verify_tls"] = False
+    if args.header:
+        fields["headers"] = tuple(_split_header(header)[0] for header in args.header)
+    fields.setdefault("seed", random.SystemRandom().randrange(1 << 31))
+    if not fields.get("urls") and not fields.get("engine"):
+        fields["engine"] = DEFAULT_ENGINE
+    try:
+        spec = msgspec.convert(fields, type=Spec, strict=False)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"the settings do not fit together: {printable(str(error))}") from None
+    _check(spec, args)
+    return spec
+
+
+def read_credentials(args: argparse.Namespace) -> Credentials:
+    """Key and header values: from the environment, a file, and the command line, into nothing that is written."""
+    key = os.environ.get(KEY_VARIABLE) or None
+    if args.api_key_file:
+        try:
+            key = Path(args.api_key_file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise UsageError(f"--api-key-file {args.api_key_file}: {why}") from None
+        if not key:
+            raise UsageError(f"--api-key-file {args.api_key_file} is empty")
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise UsageError("the API key has characters in it that cannot stand in a header")
+    return Credentials(key, tuple(_split_header(header) for header in getattr(args, "header", None) or ()))
+
+
+def _check(spec: Spec, args: argparse.Namespace) -> None:
+    if spec.urls and spec.engine:
+        raise UsageError("--url and --engine exclude each other: measure your server, or the embedded engine")
+    if spec.urls and args.speed is not None:
+        raise UsageError("--speed is for the embedded engine: a real server runs at its own")
+    if spec.output_tokens is not None and not 1 <= spec.output_tokens[0] <= spec.output_tokens[1]:
+        raise UsageError(f"--output-tokens {spec.output_tokens[0]}:{spec.output_tokens[1]}: LO must be from 1 to HI")
+
+
+def _read_file(name: str) -> dict[str, Any]:
+    try:
+        data = Path(name).read_bytes()
+        if name.endswith(".json"):
+            value = msgspec.json.decode(data)
+            value = value.get("spec", value) if isinstance(value, dict) else value
+        else:
+            value = tomllib.loads(data.decode("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.MsgspecError) as error:
+        raise UsageError(f"--spec {name}: {printable(str(error))}") from None
+    if not isinstance(value, dict):
+        raise UsageError(f"--spec {name}: not a table of settings")
+    return value
+
+
+def _split_header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise UsageError("--header is written 'Name: value'")
+    return name.strip(), value.strip()
+
+
+def _number(flag: str, low: float, *, above: bool = False) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or value < low or (above and value == low):
+            raise UsageError(f"{flag} {printable(text, 40)!r} is not a number {'above' if above else 'from'} {low:g}")
+        return value
+
+    return parse
+
+
+def _whole(flag: str, low: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not (text.strip().isascii() and text.strip().removeprefix("-").isdigit()) or int(text) < low:
+            raise UsageError(f"{flag} {printable(text, 40)!r} is not a whole number from {low} up")
+        return int(text)
+
+    return parse
+
+
+def _list(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    def parse_list(text: str) -> tuple[Any, ...]:
+        # A point measured twice would be two rows that cannot be told apart.
+        return tuple(dict.fromkeys(parse(part.strip()) for part in text.split(",")))
+
+    return parse_list
+
+
+def _range(text: str) -> tuple[int, int]:
+    low, colon, high = text.partition(":")
+    parse = _whole("--output-tokens", 1)
+    return (parse(low), parse(high)) if colon else (parse(low), parse(low))
+
+
+def _body(text: str) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"--extra-body is not JSON: {printable(str(error))}") from None
+    if not isinstance(value, dict):
+        raise UsageError("--extra-body is not a JSON object: write it as '{\"field\": value}'")
+    return value
+
+
+def _timeouts(text: str) -> Timeouts:
+    names = {"connect": "connect_s", "first": "first_token_s", "stall": "stall_s", "total": "total_s"}
+    values = {}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        if name.strip() not in names:
+            raise UsageError(f"--timeouts knows connect, first, stall and total, not {printable(name, 40)!r}")
+        values[names[name.strip()]] = _number("--timeouts", 0, above=True)(value)
+    return Timeouts(**values)
+
+
+# argument → (field of the spec, how its text is read)
+_FLAGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "url": ("urls", tuple),
+    "engine": ("engine", str),
+    "speed": ("speed", _number("--speed", 0, above=True)),
+    "model": ("models", tuple),
+    "api": ("api", str),
+    "concurrency": ("concurrency", _list(_whole("-c", 1))),
+    "rate": ("rates_per_s", _list(_number("--rate", 0, above=True))),
+    "arrivals": ("arrivals", str),
+    "requests": ("requests", _whole("--requests", 1)),
+    "duration": ("duration_s", _number("--duration", 0, above=True)),
+    "warmup": ("warmup", _whole("--warmup", 0)),
+    "seed": ("seed", _whole("--seed", 0)),
+    "prompts": ("prompts", str),
+    "output_tokens": ("output_tokens", _range),
+    "cache": ("cache", str),
+    "extra_body": ("extra_body", _body),
+    "timeouts": ("timeouts", _timeouts),
+}

@@ -1,0 +1,44 @@
+"""`cadenza probe`: what a server is, and how it answers one short request."""
+
+import argparse
+import sys
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this verb's arguments to `parser`."""
+    parser.description = "Say what a server is: models, version, usage, tokens an event, which fields it takes."
+    parser.add_argument("url", metavar="URL", help="base URL, e.g. http://localhost:8000")
+    parser.add_argument("--model", action="append", metavar="NAME", help="model to try (default: each that is served)")
+    parser.add_argument("--api", choices=("chat", "completions"), default="chat", help="default: %(default)s")
+    parser.add_argument(
+        "--api-key-file", metavar="FILE", help="file with the API key (or the variable CADENZA_API_KEY)"
+    )
+    parser.add_argument("--header", action="append", metavar="'N: V'", help="extra header")
+    parser.add_argument("--insecure", action="store_true", help="accept any TLS certificate")
+    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the preflight's screen; TargetError where the server does not answer as it should."""
+    from functools import partial
+
+    import msgspec
+
+    from cadenza.cli.options import read_credentials
+    from cadenza.load.sockets import SocketTransport, tls_context
+    from cadenza.load.target import resolve
+    from cadenza.report.server import describe_server
+    from cadenza.spec import Spec
+    from cadenza.sweep.plan import Phrasing
+    from cadenza.sweep.preflight import examine
+
+    spec = Spec(urls=(args.url,), models=tuple(args.model or ("all",)), api=args.api)
+    credentials = read_credentials(args)
+    with SocketTransport(make_context=partial(tls_context, not args.insecure)) as transport:
+        phrasing = Phrasing(spec, credentials, [resolve(args.url)])
+        server = examine(transport, phrasing, spec, credentials)
+    if args.json:
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(server), indent=1) + b"\n")
+    else:
+        print(describe_server(server, args.url))
+    return 0

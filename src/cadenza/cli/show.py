@@ -1,0 +1,40 @@
+"""`cadenza show`: the report of a run, rebuilt from its records, whole or broken off."""
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this verb's arguments to `parser`."""
+    parser.description = "Report a run from its records. A run that broke off reports what was measured."
+    parser.add_argument("run", metavar="RUN", help="folder of the run")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="the summary as JSON, the same bytes as summary.json")
+    form.add_argument("--markdown", action="store_true", help="tables for an issue or a wiki")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report; returns the exit code of the run's verdicts."""
+    from cadenza.report import markdown, terminal
+    from cadenza.stats.checks import Verdict
+    from cadenza.stats.summary import summarise, to_json
+    from cadenza.store.manifest import RunStatus
+    from cadenza.store.rundir import read_run
+
+    found = read_run(Path(args.run))
+    manifest = found.manifest
+    tool = {"name": "cadenza", "version": manifest.environment.cadenza}
+    summary = summarise(manifest.points, found.records(), simulated=manifest.simulated, tool=tool)
+    if args.json:
+        sys.stdout.buffer.write(to_json(summary))
+    elif args.markdown:
+        print(markdown.render(summary), end="")
+    else:
+        if manifest.status is not RunStatus.COMPLETE:
+            begun = sum(point.start_ns is not None for point in manifest.points)
+            print(f"{args.run}: {manifest.status.value}, {begun} of {len(manifest.points)} points begun")
+        terminal.show(summary)
+    if found.broken_lines:
+        print(f"cadenza: {found.broken_lines} line(s) of records.jsonl are cut off and left out", file=sys.stderr)
+    return int(any(point.verdict is Verdict.INVALID for point in summary.points))
