@@ -130,9 +130,9 @@ def test_the_reference_agrees_with_the_corpus(name: str) -> None:
 
 
 def test_mixed_line_ends(deliveries: Deliveries) -> None:
-    stream = b"data: a\r\n\ndata: b\n\r\ndata: c\r\r\n\rdata: d\n\n"
+    stream = b"data: a\r\n\ndata: b\n\r\ndata: c\r\r\n\rdata: d\n\ndata: e\rdata: f\n\n"
     for reads in deliveries(stream):
-        assert parse(reads) == [ev("a"), ev("b"), ev("c"), ev("d")]
+        assert parse(reads) == [ev("a"), ev("b"), ev("c"), ev("d"), ev(b"e\nf")]
 
 
 def test_an_event_is_delivered_at_its_blank_line_and_not_later() -> None:

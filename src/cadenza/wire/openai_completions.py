@@ -2,7 +2,7 @@
 
 import msgspec
 
-from cadenza.record import Request
+from cadenza.record import Request, printable
 from cadenza.wire.dialect import Delta, Options
 from cadenza.wire.openai import Envelope, WireUsage, decode_chunk, error_text, sampling_fields
 
@@ -40,7 +40,7 @@ class CompletionsDialect:
             usage = usage or choice.usage
         return Delta(
             carries_tokens=carries_tokens,
-            finish_reason=finish_reason,
+            finish_reason=printable(finish_reason, 40) if finish_reason else None,
             usage=usage.read() if usage else None,
             error=error_text(chunk, bool(chunk.choices)),
         )

@@ -1,0 +1,97 @@
+# NOTE FROM THE LEAD (05:15): I wrote this file over yours by mistake, thinking you had not begun. Keep, adapt or rewrite it as you like: stats/ and report/ are yours again; delete this line.
+"""Records as flat columns, built once: the only place in this room that knows what a record is.
+
+Stamps become float64 milliseconds since the first intended start, NaN where a record has none: at that size a float
+still resolves well below a microsecond over weeks.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from cadenza.clock import NS_PER_MS
+from cadenza.record import Outcome, Phase, Record
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+
+
+class Columns(msgspec.Struct, kw_only=True, frozen=True):
+    """n records of one point. Arrays are (n,) but for the events, which are flat with (n + 1,) offsets.
+
+    sent_ms, intended_ms, connected_ms, first_ms, last_ms, done_ms   stamps, NaN: none
+    output_tok     tokens of the answer as `token_source` counts them; 0 where nothing came
+    told           the server counted output_tok (usage), not we
+    event_ms       (m,) stamps of all events, request by request
+    event_tok      (m,) tokens in each event: as the record says, else shared out so that they sum to output_tok
+    event_start    (n + 1,) the events of request i are event_start[i] : event_start[i + 1]
+    """
+
+    origin_ns: int
+    measured: Bools
+    ok: Bools
+    sent_ms: Floats
+    intended_ms: Floats
+    connected_ms: Floats
+    first_ms: Floats
+    last_ms: Floats
+    done_ms: Floats
+    output_tok: Ints
+    told: Bools
+    event_ms: Floats
+    event_tok: Floats
+    event_start: Ints
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> "Columns":
+        """The columns of `records`, in their order."""
+        rows = list(records)
+        origin = min((row.intended_ns for row in rows), default=0)
+        counts = np.array([len(row.event_ns) for row in rows], dtype=np.int64)
+        start = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        event_ns = np.fromiter((ns for row in rows for ns in row.event_ns), np.int64, int(start[-1]))
+        tokens = [_event_tokens(row) for row in rows]
+        return cls(
+            origin_ns=origin,
+            measured=np.array([row.phase is Phase.MEASURE for row in rows], dtype=bool),
+            ok=np.array([row.outcome is Outcome.OK for row in rows], dtype=bool),
+            sent_ms=_stamps(origin, [row.sent_ns for row in rows]),
+            intended_ms=_stamps(origin, [row.intended_ns for row in rows]),
+            connected_ms=_stamps(origin, [row.connected_ns for row in rows]),
+            first_ms=_stamps(origin, [row.event_ns[0] if row.event_ns else None for row in rows]),
+            last_ms=_stamps(origin, [row.event_ns[-1] if row.event_ns else None for row in rows]),
+            done_ms=_stamps(origin, [row.done_ns for row in rows]),
+            output_tok=np.array([row.output_tokens or 0 for row in rows], dtype=np.int64),
+            told=np.array([row.token_source == "usage" for row in rows], dtype=bool),
+            event_ms=(event_ns - origin) / NS_PER_MS,
+            event_tok=np.concatenate([np.zeros(0), *tokens]),
+            event_start=start,
+        )
+
+    def __len__(self) -> int:
+        return len(self.ok)
+
+    def since_origin_ms(self, stamp_ns: int) -> float:
+        """A stamp of the run's clock on the columns' scale."""
+        return (stamp_ns - self.origin_ns) / NS_PER_MS
+
+    def event_owner(self) -> Ints:
+        """(m,) the request that each event belongs to."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.event_start))
+
+
+def _stamps(origin: int, stamps: list[int | None]) -> Floats:
+    return np.array([np.nan if ns is None else (ns - origin) / NS_PER_MS for ns in stamps], dtype=np.float64)
+
+
+def _event_tokens(row: Record) -> Floats:
+    """Tokens of each event; where only the total is known, equal shares of it (the events' times stay exact)."""
+    events = len(row.event_ns)
+    shares = np.array(row.event_tokens, dtype=np.float64) if len(row.event_tokens) == events else np.ones(events)
+    total = float(shares.sum())
+    if row.output_tokens and total > 0:
+        shares = shares * (row.output_tokens / total)
+    return shares

@@ -1,0 +1,35 @@
+# NOTE FROM THE LEAD (05:15): I wrote this file over yours by mistake, thinking you had not begun. Keep, adapt or rewrite it as you like: stats/ and report/ are yours again; delete this line.
+"""How many requests were in flight, event-exact: a step function, not buckets."""
+
+import numpy as np
+
+from cadenza.stats.columns import Columns, Floats, Ints
+
+
+def in_flight(columns: Columns) -> tuple[Floats, Ints]:
+    """**In flight**: requests sent and not yet ended, as steps: times (k,) in ms and the level (k,) from each time on.
+
+    Every phase and outcome counts; at one instant an end comes before a start, so a slot that is refilled at once
+    never counts twice. A request without an end stays in flight.
+    """
+    sent = np.isfinite(columns.sent_ms)
+    ended = sent & np.isfinite(columns.done_ms)
+    times = np.concatenate([columns.done_ms[ended], columns.sent_ms[sent]])
+    steps = np.concatenate([np.full(int(ended.sum()), -1), np.full(int(sent.sum()), 1)])
+    order = np.lexsort((steps, times))
+    return times[order], np.cumsum(steps[order])
+
+
+def peak_in_flight(columns: Columns) -> int:
+    """**Peak in flight**: the greatest level; 0 where nothing was sent."""
+    _, level = in_flight(columns)
+    return int(level.max(initial=0))
+
+
+def mean_in_flight(columns: Columns, start_ms: float, end_ms: float) -> float:
+    """**Mean in flight** over [start, end]: the level's time average. NaN: the interval is empty."""
+    if not end_ms > start_ms:
+        return float("nan")
+    times, level = in_flight(columns)
+    edges = np.concatenate([[start_ms], np.clip(times, start_ms, end_ms), [end_ms]])
+    return float(np.sum(np.diff(edges) * np.concatenate([[0], level])) / (end_ms - start_ms))

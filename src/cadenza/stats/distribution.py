@@ -1,0 +1,47 @@
+# NOTE FROM THE LEAD (05:15): I wrote this file over yours by mistake, thinking you had not begun. Keep, adapt or rewrite it as you like: stats/ and report/ are yours again; delete this line.
+"""A sample in a few numbers, with what it is too small to say."""
+
+import msgspec
+import numpy as np
+
+from cadenza.stats.columns import Floats
+
+# Smallest n at which a percentile is worth its name: a 95 % interval for it, from order statistics, then lies inside
+# the sample (mlperf loadgen's early-stopping argument; DESIGN figures).
+FLOORS = {"p90": 64, "p95": 130, "p99": 662}
+
+
+class Distribution(msgspec.Struct, frozen=True, kw_only=True):
+    """n values and their mean, percentiles and maximum, in the unit of the values; NaN (null in JSON) where n is 0.
+
+    undersampled   the percentiles for which n is below the floor (p90 64, p95 130, p99 662)
+    """
+
+    n: int
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    max: float
+    undersampled: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, values: Floats) -> "Distribution":
+        """**Percentiles** interpolate linearly between order statistics (numpy's default). NaN values are left out."""
+        kept = values[np.isfinite(values)]
+        below = tuple(name for name, floor in FLOORS.items() if len(kept) < floor)
+        if not len(kept):
+            nan = float("nan")
+            return cls(n=0, mean=nan, p50=nan, p90=nan, p95=nan, p99=nan, max=nan, undersampled=below)
+        p50, p90, p95, p99 = (float(p) for p in np.percentile(kept, [50, 90, 95, 99]))
+        return cls(
+            n=len(kept),
+            mean=float(kept.mean()),
+            p50=p50,
+            p90=p90,
+            p95=p95,
+            p99=p99,
+            max=float(kept.max()),
+            undersampled=below,
+        )
