@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's own) and return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        parser = _parser(arguments)
+        parser = make_parser(arguments)
         args = parser.parse_args(arguments)
         if args.verb is None:
             parser.print_help()
@@ -55,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
 
 
-def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+def make_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """The whole command line; only the verbs named in `arguments` get their flags, so that `--help` stays quick."""
     parser = argparse.ArgumentParser(
         prog="cadenza",
         description="How many people an LLM server can hold at a steady typing cadence, and what gives way first.",

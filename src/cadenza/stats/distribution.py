@@ -1,4 +1,3 @@
-# NOTE FROM THE LEAD (05:15): I wrote this file over yours by mistake, thinking you had not begun. Keep, adapt or rewrite it as you like: stats/ and report/ are yours again; delete this line.
 """A sample in a few numbers, with what it is too small to say."""
 
 import msgspec

@@ -1,79 +1,49 @@
-"""One point against the base of its curve: the smallest concurrency of the same model at the same rate setting.
-
-Plain numbers in, plain numbers out, always from unrounded values: a quotient of rounded ones is off by a digit.
-"""
+"""One point against the base point of its model: scaling and drift."""
 
 from collections.abc import Sequence
+from typing import Literal
 
-ULTRA_FLAT_PCT = 5.0
-STABLE_PCT = 12.0
-CONTROLLED_PCT = 20.0
+DriftClass = Literal["ultra-flat", "stable", "controlled", "degraded"]
+
+# Upper bounds in per cent, the founding article's.
+_CLASSES: tuple[tuple[float, DriftClass], ...] = ((5.0, "ultra-flat"), (12.0, "stable"), (20.0, "controlled"))
 
 
-def speedup(tok_per_s: float, base_tok_per_s: float) -> float:
-    """S_C = T_C / T_base.
+def speedup(throughput: float, base_throughput: float) -> float:
+    """**Speedup** S_C = T_C / T_base, from unrounded throughputs. The base is the model's smallest concurrency."""
+    return throughput / base_throughput if base_throughput > 0 else float("nan")
 
-    Unit: none. Population: the throughputs of the two points, each in its own window.
-    NaN: either is NaN, or the base is 0. Source: Amdahl (1967), with throughput for inverse time.
+
+def efficiency(throughput: float, base_throughput: float, concurrency: int, base_concurrency: int) -> float:
+    """**Scaling efficiency** S_C / (C / C_base), a fraction: 1 is perfect scaling. From the unrounded speedup."""
+    return speedup(throughput, base_throughput) / (concurrency / base_concurrency)
+
+
+def drift_ms(tpot_mean_ms: float, base_tpot_mean_ms: float) -> float:
+    """**Drift** of the cadence: mean TPOT(C) − mean TPOT(C_base), in ms."""
+    return tpot_mean_ms - base_tpot_mean_ms
+
+
+def drift_pct(tpot_mean_ms: float, base_tpot_mean_ms: float) -> float:
+    """**Relative drift**: the drift in per cent of the base's mean TPOT."""
+    return 100 * (tpot_mean_ms - base_tpot_mean_ms) / base_tpot_mean_ms if base_tpot_mean_ms > 0 else float("nan")
+
+
+def spread_pct(tpot_means_ms: Sequence[float]) -> float:
+    """**Spread** of a curve: its highest mean TPOT − its lowest, in per cent of the lowest. NaN: fewer than two points.
+
+    The drift looks at two points of a curve, this at all of them: a curve may rise and fall between.
     """
-    return _quotient(tok_per_s, base_tok_per_s)
+    if len(tpot_means_ms) < 2 or not min(tpot_means_ms) > 0:
+        return float("nan")
+    return 100 * (max(tpot_means_ms) / min(tpot_means_ms) - 1)
 
 
-def efficiency(tok_per_s: float, base_tok_per_s: float, concurrency: int, base_concurrency: int) -> float:
-    """Parallel efficiency: S_C / (C / C_base), computed from the throughputs, never from a rounded speedup.
+def drift_class(pct: float) -> DriftClass | None:
+    """**Drift class**: ultra-flat below 5 %, stable below 12 %, controlled below 20 %, else degraded; None: undefined.
 
-    Unit: a fraction; 1 is perfect scaling, and above 1 is possible and worth an explanation.
-    NaN: as for the speedup. Source: the definition.
-    """
-    return _quotient(tok_per_s * base_concurrency, base_tok_per_s * concurrency)
-
-
-def drift_ms(tpot_ms: float, base_tpot_ms: float) -> float:
-    """TPOT drift: mean TPOT at C − mean TPOT at the base.
-
-    Unit: ms per token; positive: slower under load. NaN: either is NaN. Source: the definition.
-    """
-    return tpot_ms - base_tpot_ms
-
-
-def drift_pct(tpot_ms: float, base_tpot_ms: float) -> float:
-    """TPOT drift in percent of the base's mean TPOT.
-
-    Unit: %. NaN: either is NaN, or the base is 0. Source: the definition.
-    """
-    return 100.0 * _quotient(tpot_ms - base_tpot_ms, base_tpot_ms)
-
-
-def drift_class(pct: float) -> str | None:
-    """The word for a drift: ultra-flat below 5 %, stable below 12 %, controlled below 20 %, else degraded.
-
-    Unit: a word. The sign counts: a TPOT that falls is no degradation, and is ultra-flat. None: the drift is NaN.
-    Source: the thresholds 5 and 20 from published sweeps of small servers, 12 between them; a convention.
+    A cadence that gets faster is no degradation, and is ultra-flat.
     """
     if pct != pct:
         return None
-    if pct < ULTRA_FLAT_PCT:
-        return "ultra-flat"
-    if pct < STABLE_PCT:
-        return "stable"
-    return "controlled" if pct < CONTROLLED_PCT else "degraded"
-
-
-def spread_ms(tpots_ms: Sequence[float]) -> float:
-    """Spread of a curve: its highest mean TPOT − its lowest, over all concurrencies, not only the last against the base.
-
-    Unit: ms per token. NaN: no point. Source: the definition.
-    """
-    return max(tpots_ms) - min(tpots_ms) if tpots_ms else float("nan")
-
-
-def spread_pct(tpots_ms: Sequence[float]) -> float:
-    """Spread of a curve in percent of its lowest mean TPOT.
-
-    Unit: %. NaN: no point, or the lowest is 0. Source: the definition.
-    """
-    return 100.0 * _quotient(spread_ms(tpots_ms), min(tpots_ms)) if tpots_ms else float("nan")
-
-
-def _quotient(top: float, bottom: float) -> float:
-    return top / bottom if bottom else float("nan")
+    return next((name for bound, name in _CLASSES if pct < bound), "degraded")

@@ -1,51 +1,32 @@
-"""What the server did per second of a window. Any phase, any outcome: a token for a warm-up is work all the same."""
+"""How much came in a window, per second of it."""
 
-import math
+import numpy as np
 
-from cadenza.record import Outcome, TokenSource
-from cadenza.stats.columns import SOURCES, Columns, Mask
-from cadenza.stats.window import Window
+from cadenza.stats.columns import Columns
+from cadenza.stats.window import Window, ended_inside
 
 
 def throughput_tok_per_s(columns: Columns, window: Window) -> float:
-    """Output tokens per second.
+    """**Throughput**: output tokens whose event falls in the window / the window's length.
 
-    Unit: tokens/s. Start and stop: the window's. Population: every token whose event is stamped inside the window, of
-    warm-up and of measured requests, finally failing ones too, since they use the server as well. Where the server
-    counts in `usage`, a request's events share its count in proportion to what each is known to carry.
-    NaN: a window of no length. No token inside: 0, which is then what was measured.
-    Source: output token throughput of vLLM's `benchmark_serving`, which divides all tokens by the whole run; see the
-    whole-run value beside it.
+    Tokens of every request count, warm-up and later failures too: the server made them in that time. NaN: the window
+    has no length.
     """
-    if window.end_ns <= window.start_ns:
-        return float("nan")
-    return math.fsum(columns.event_tok[window.holds(columns.event_ns)].tolist()) / window.length_s
+    tokens = float(np.sum(columns.event_tok[window.holds(columns.event_ms)]))
+    return tokens / window.length_s if window.length_s > 0 else float("nan")
 
 
 def requests_per_s(columns: Columns, window: Window) -> float:
-    """Completed requests per second.
-
-    Unit: requests/s. Start and stop: the window's. Population: requests with outcome `ok` that ended inside the window,
-    warm-up included, as for tokens. Failed requests do not count.
-    NaN: a window of no length. None ended: 0.
-    Source: request throughput of vLLM's `benchmark_serving`.
-    """
-    if window.end_ns <= window.start_ns:
-        return float("nan")
-    return int((columns.of_outcome(Outcome.OK) & window.holds(columns.ended_ns)).sum()) / window.length_s
+    """**Request rate**: measured `ok` requests that ended inside the window / its length. NaN: it has no length."""
+    ended = int((ended_inside(columns, window) & columns.ok).sum())
+    return ended / window.length_s if window.length_s > 0 else float("nan")
 
 
 def tokens_per_event(columns: Columns) -> float:
-    """Output tokens that an event carries on average; above 1, ITL is per event and no longer per token.
+    """**Tokens per event**: output tokens / events over `ok` measured requests whose tokens the server counted.
 
-    Unit: tokens per event. Population: measured `ok` requests whose tokens the server counted (`usage`) and that had
-    an event, over the whole run. NaN: there is none. Source: the definition.
+    Above 1, ITL is per event and not per token. NaN: there is no such request.
     """
-    known = columns.select(counted_by_usage(columns))
-    return float(known.output_tok.sum() / known.event_counts.sum()) if len(known) else float("nan")
-
-
-def counted_by_usage(columns: Columns) -> Mask:
-    """Measured `ok` requests with at least one event whose tokens the server counted, bool[n]."""
-    usage = columns.source == SOURCES.index(TokenSource.USAGE)
-    return columns.measured & columns.of_outcome(Outcome.OK) & usage & (columns.event_counts > 0)
+    known = columns.measured & columns.ok & columns.told
+    events = int(np.diff(columns.event_start)[known].sum())
+    return float(columns.output_tok[known].sum()) / events if events else float("nan")

@@ -1,0 +1,43 @@
+"""Write docs/cli.md from the parsers' own help; `--check` fails if the page is stale."""
+
+import argparse
+import importlib
+import os
+import sys
+from pathlib import Path
+
+from cadenza.cli.main import VERBS, make_parser
+
+MADE_WITH = (3, 11)
+PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+
+
+def render() -> str:
+    """The page: the help of the program and of each verb, as a terminal of 100 columns shows it."""
+    os.environ["COLUMNS"] = "100"
+    os.environ["NO_COLOR"] = "1"
+    parts = ["# The command line\n\nMade by `scripts/generate_cli.py` from `--help`; do not edit.\n"]
+    parts.append(f"```\n{make_parser([]).format_help()}```\n")
+    for verb, (module, _) in VERBS.items():
+        parser = argparse.ArgumentParser(prog=f"cadenza {verb}", allow_abbrev=False)
+        importlib.import_module(module).configure(parser)
+        parts.append(f"## cadenza {verb}\n\n```\n{parser.format_help()}```\n")
+    return "\n".join(parts)
+
+
+def main() -> int:
+    if "--check" in sys.argv[1:] and sys.version_info[:2] != MADE_WITH:
+        print(f"{PAGE.name} not checked: argparse lays help out differently than on {MADE_WITH[0]}.{MADE_WITH[1]}")
+        return 0
+    text = render()
+    if "--check" in sys.argv[1:]:
+        if PAGE.read_text(encoding="utf-8") == text:
+            return 0
+        print(f"{PAGE.name} is stale: run python scripts/generate_cli.py", file=sys.stderr)
+        return 1
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

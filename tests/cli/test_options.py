@@ -1,0 +1,151 @@
+"""Flags to spec: what each becomes, and one clear sentence with exit code 2 for everything that makes no sense."""
+
+import argparse
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cadenza.cli.main import main
+from cadenza.cli.measure import _argv_without_secrets
+from cadenza.cli.options import add_flags, read_credentials, read_spec
+from cadenza.errors import UsageError
+from cadenza.spec import Spec, Timeouts
+
+
+def parse(*argv: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_flags(parser, grid=True)
+    return parser.parse_args(argv)
+
+
+def spec(*argv: str) -> Spec:
+    return read_spec(parse(*argv), default_concurrency=(1, 2, 4, 8, 16))
+
+
+def test_without_flags_the_embedded_engine_over_the_grid() -> None:
+    found = spec()
+    assert (found.urls, found.engine, found.concurrency) == ((), "mi50-rx6900xt", (1, 2, 4, 8, 16))
+    assert (found.rates_per_s, found.requests, found.api, found.cache) == ((), None, "chat", "unique")
+
+
+def test_every_flag_reaches_its_field() -> None:
+    found = spec(
+        *("--url", "http://a:1", "--url", "http://b:1", "--model", "m", "-c", "4,8", "--rate", "0.5,2"),
+        *("--arrivals", "gamma:0.5", "--requests", "10", "--warmup", "0", "--seed", "7", "--prompts", "random:9"),
+        *("--output-tokens", "3:5", "--api", "completions", "--cache", "reuse", "--extra-body", '{"top_k":1}'),
+        *("--header", "X-Team: secret", "--insecure", "--timeouts", "connect=1,first=2,stall=3,total=4"),
+    )
+    assert found == Spec(
+        urls=("http://a:1", "http://b:1"),
+        models=("m",),
+        concurrency=(4, 8),
+        rates_per_s=(0.5, 2.0),
+        arrivals="gamma:0.5",
+        requests=10,
+        warmup=0,
+        seed=7,
+        prompts="random:9",
+        output_tokens=(3, 5),
+        api="completions",
+        cache="reuse",
+        extra_body={"top_k": 1},
+        headers=("X-Team",),
+        verify_tls=False,
+        timeouts=Timeouts(connect_s=1, first_token_s=2, stall_s=3, total_s=4),
+    )
+
+
+def test_a_rate_without_concurrency_is_an_open_loop() -> None:
+    assert spec("--rate", "2").concurrency == ()
+    assert spec("--rate", "2", "-c", "4").concurrency == (4,)
+
+
+def test_a_seed_is_drawn_anew_unless_given() -> None:
+    assert spec("--seed", "5").seed == 5
+    assert len({spec().seed for _ in range(8)}) > 1
+
+
+def test_a_point_is_never_measured_twice() -> None:
+    assert spec("-c", "4,4,8").concurrency == (4, 8)
+
+
+BAD = [
+    (("-c", "0"), "-c '0' is not a whole number from 1 up"),
+    (("-c", "4,x"), "-c 'x' is not"),
+    (("-c", ""), "-c '' is not"),
+    (("-c", "1.5"), "-c '1.5' is not"),
+    (("--rate", "0"), "--rate '0' is not a number above 0"),
+    (("--rate", "inf"), "--rate 'inf' is not"),
+    (("--rate", "nan"), "--rate 'nan' is not"),
+    (("--requests", "-3"), "--requests '-3' is not a whole number from 1 up"),
+    (("--duration", "soon"), "--duration 'soon' is not a number above 0"),
+    (("--warmup", "-1"), "--warmup '-1' is not a whole number from 0 up"),
+    (("--seed", "abc"), "--seed 'abc'"),
+    (("--speed", "0"), "--speed '0' is not a number above 0"),
+    (("--output-tokens", "9:3"), "--output-tokens 9:3: LO must be from 1 to HI"),
+    (("--output-tokens", "0"), "--output-tokens '0'"),
+    (("--extra-body", "{"), "--extra-body is not JSON"),
+    (("--extra-body", "[1]"), "--extra-body is not a JSON object"),
+    (("--header", "nocolon"), "--header is written 'Name: value'"),
+    (("--timeouts", "later=3"), "--timeouts knows connect, first, stall and total"),
+    (("--timeouts", "stall=x"), "--timeouts 'x' is not a number above 0"),
+    (("--url", "http://a", "--engine", "x"), "--url and --engine exclude each other"),
+    (("--url", "http://a", "--speed", "2"), "--speed is for the embedded engine"),
+    (("--spec", "/nowhere.toml"), "--spec /nowhere.toml"),
+]
+
+
+@pytest.mark.parametrize(("argv", "sentence"), BAD, ids=[" ".join(argv) for argv, _ in BAD])
+def test_what_makes_no_sense_is_one_sentence_and_exit_code_2(
+    argv: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        spec(*argv)
+    assert sentence in str(caught.value)
+    assert main(["sweep", *argv]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+def test_a_spec_in_a_manifest_is_the_same_run_again(tmp_path: Path) -> None:
+    first = spec("--url", "http://a:1", "--rate", "2", "--output-tokens", "3:4", "--timeouts", "stall=9")
+    path = tmp_path / "manifest.json"
+    path.write_bytes(msgspec.json.encode({"schema": 1, "spec": first}))
+    assert spec("--spec", str(path)) == first
+    assert spec("--spec", str(path), "--seed", "1", "-c", "2").seed == 1
+
+
+def test_a_toml_file_is_settings_too_and_unknown_names_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text('urls = ["http://a:1"]\nconcurrency = [3]\noutput_tokens = [5, 6]\n')
+    assert spec("--spec", str(path)).output_tokens == (5, 6)
+    path.write_text("concurency = [3]\n")
+    with pytest.raises(UsageError, match="concurency"):
+        spec("--spec", str(path))
+
+
+def test_secrets_come_from_the_environment_or_a_file_and_are_shown_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CADENZA_API_KEY", "from-env")
+    assert read_credentials(parse()).as_headers() == (("Authorization", "Bearer from-env"),)
+    key = tmp_path / "key"
+    key.write_text("from-file\n")
+    found = read_credentials(parse("--api-key-file", str(key), "--header", "X-Team: secret"))
+    assert found.as_headers() == (("Authorization", "Bearer from-file"), ("X-Team", "secret"))
+    assert "from-file" not in repr(found)
+    assert "secret" not in repr(found)
+    key.write_text("")
+    with pytest.raises(UsageError, match="is empty"):
+        read_credentials(parse("--api-key-file", str(key)))
+    with pytest.raises(UsageError, match="No such file"):
+        read_credentials(parse("--api-key-file", str(tmp_path / "none")))
+
+
+def test_header_values_do_not_reach_the_manifest() -> None:
+    argv = ["sweep", "--header", "X-Key: s3cret", "--header=X-Other: s3cret", "-c", "1"]
+    kept = _argv_without_secrets(argv)
+    assert kept == ["sweep", "--header", "X-Key: …", "--header=X-Other: …", "-c", "1"]
