@@ -1,0 +1,81 @@
+"""Live progress, cheap enough for the loop that measures: a counter an answer, a short write four times a second."""
+
+from collections.abc import Callable
+from time import monotonic
+from typing import TextIO
+
+from cadenza.record import Outcome, Phase, Point, Record, printable
+from cadenza.report.table import label, number, ttft_headline
+from cadenza.stats.summary import PointSummary
+
+_EVERY_S = 0.25
+
+
+class Progress:
+    """A line that changes on a terminal, and a line for each finished point anywhere; nothing where `quiet`."""
+
+    def __init__(self, stream: TextIO, *, quiet: bool = False, now_s: Callable[[], float] = monotonic) -> None:
+        self._stream = stream
+        self._quiet = quiet
+        self._live = not quiet and stream.isatty()
+        self._now_s = now_s
+        self._head = ""
+        self._drawn = 0
+        self._next_s = 0.0
+
+    def point_started(self, point: Point, position: int, total: int) -> None:
+        """A point begins: number `position` of `total`."""
+        load = "" if point.concurrency is None else f" C={point.concurrency}"
+        load += "" if point.rate_per_s is None else f" {point.rate_per_s:g}/s"
+        self._head = f"[{position}/{total}] {printable(point.model, 40)}{load}"
+        self._planned = point.planned
+        self._duration_s = point.duration_s
+        self._ended = self._failed = self._tokens = 0
+        self._started_s = self._now_s()
+        self._draw(f"{self._head}  warming up")
+
+    def request_ended(self, record: Record) -> None:
+        """An answer is in."""
+        self._tokens += record.output_tokens or 0
+        if record.phase is Phase.MEASURE:
+            self._ended += 1
+            self._failed += record.outcome is not Outcome.OK
+        now_s = self._now_s()
+        if self._live and now_s >= self._next_s:
+            self._next_s = now_s + _EVERY_S
+            self._draw(self._line(now_s - self._started_s))
+
+    def point_done(self, summary: PointSummary) -> None:
+        """The point is over: its line stays."""
+        if self._quiet:
+            return
+        failed = f"  {summary.requests.failed} failed" if summary.requests.failed else ""
+        self._draw("")
+        self._stream.write(
+            f"{self._head}  {number(summary.throughput_tok_per_s, 1)} tok/s  "
+            f"TTFT {number(ttft_headline(summary).mean, 1)} ms  TPOT {number(summary.tpot_ms.mean, 2)} ms  "
+            f"{summary.requests.ok} ok{failed}  {summary.verdict.value}\n"
+        )
+        self._stream.flush()
+
+    def _line(self, elapsed_s: float) -> str:
+        of = f"/{self._planned}" if self._planned is not None else ""
+        failed = f"  {self._failed} failed" if self._failed else ""
+        pace = f"  {self._tokens / elapsed_s:.1f} tok/s" if elapsed_s > 0 else ""
+        return f"{self._head}  {self._ended}{of}{pace}{failed}{self._left(elapsed_s)}"
+
+    def _left(self, elapsed_s: float) -> str:
+        if self._duration_s is not None:
+            left_s = max(0.0, self._duration_s - elapsed_s)
+        elif self._planned is not None and self._ended:
+            left_s = elapsed_s / self._ended * (self._planned - self._ended)
+        else:
+            return ""
+        return f"  {left_s:.0f} s left" if left_s < 120 else f"  {left_s / 60:.0f} min left"
+
+    def _draw(self, line: str) -> None:
+        """Replace the changing line; blanks cover what was longer, so no escape sequence is needed."""
+        if self._live:
+            self._stream.write(f"\r{line.ljust(self._drawn)}\r{line}")
+            self._stream.flush()
+            self._drawn = len(line)

@@ -1,0 +1,131 @@
+"""A summary as rows of text: what the terminal and Markdown share. Rounding happens here and nowhere before."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from cadenza.record import printable
+from cadenza.stats.distribution import Distribution
+from cadenza.stats.relative import drift_class, spread_pct
+from cadenza.stats.summary import PointSummary, Summary
+
+UNDEFINED = "–"
+# Two lines: what, and which of it.
+HEADER = (
+    ("", "C"),
+    ("", "tok/s"),
+    ("speed-", "up"),
+    ("eff.", "%"),
+    ("TTFT ms", "mean"),
+    ("", "P50"),
+    ("", "P99"),
+    ("TPOT ms", "mean"),
+    ("", "P50"),
+    ("", "P99"),
+    ("drift", "%"),
+    ("ok /", "sent"),
+    ("", "verdict"),
+)
+
+
+class Section(NamedTuple):
+    """One model's table, and the sentences that belong under it."""
+
+    title: str
+    rows: list[tuple[str, ...]]
+    remarks: list[str]
+
+
+def lay_out(summary: Summary) -> list[Section]:
+    """A section a model, in the order in which they were measured."""
+    return [_section(model, list(points)) for model, points in groupby(summary.points, key=lambda point: point.model)]
+
+
+def title(summary: Summary) -> str:
+    """What stands above everything; says so where no hardware was measured."""
+    tool = f"{summary.tool.get('name', 'cadenza')} {summary.tool.get('version', '')}".strip()
+    return f"SIMULATED by the embedded engine ({tool})" if summary.simulated else f"Measured with {tool}"
+
+
+def footnotes(summary: Summary) -> list[str]:
+    """What the signs in the tables mean, where they are used."""
+    told = []
+    if any(dist.undersampled for point in summary.points for dist in (point.ttft_ms, point.tpot_ms)):
+        told.append("* below the sample floor for this percentile (P99: 662 answers): read it as the worst few seen")
+    if any(point.load != "CLOSED" for point in summary.points):
+        told.append("TTFT is user TTFT where requests arrive at a rate: it counts from when a request was due")
+    return told
+
+
+def label(point: PointSummary) -> str:
+    """The point's load: `16`, `2/s`, or `16 @ 2/s`."""
+    parts = [] if point.concurrency is None else [str(point.concurrency)]
+    if point.rate_per_s is not None:
+        parts.append(f"{point.rate_per_s:g}/s")
+    return " @ ".join(parts)
+
+
+def ttft_headline(point: PointSummary) -> Distribution:
+    """User TTFT where the plan, not the answers, decides when requests are due."""
+    return point.ttft_ms if point.load == "CLOSED" else point.user_ttft_ms
+
+
+def _section(model: str, points: Sequence[PointSummary]) -> Section:
+    return Section(printable(model, 80), [_row(point) for point in points], _drift(points) + _remarks(points))
+
+
+def _row(point: PointSummary) -> tuple[str, ...]:
+    ttft, tpot = ttft_headline(point), point.tpot_ms
+    return (
+        label(point),
+        number(point.throughput_tok_per_s, 2),
+        number(point.speedup, 2),
+        number(100 * point.efficiency, 1),
+        number(ttft.mean, 1),
+        number(ttft.p50, 1),
+        _p99(ttft, 1),
+        number(tpot.mean, 2),
+        number(tpot.p50, 2),
+        _p99(tpot, 2),
+        number(point.drift_pct, 1, sign=True),
+        f"{point.requests.ok}/{point.requests.sent}",
+        point.verdict.value,
+    )
+
+
+def number(value: float, decimals: int, *, sign: bool = False) -> str:
+    """The value rounded, or a dash where it is undefined."""
+    if value != value:
+        return UNDEFINED
+    text = f"{value:{'+' if sign else ''}.{decimals}f}"
+    return text.lstrip("+-") if float(text) == 0 else text
+
+
+def _p99(dist: Distribution, decimals: int) -> str:
+    return number(dist.p99, decimals) + ("*" if dist.n and "p99" in dist.undersampled else "")
+
+
+def _drift(points: Sequence[PointSummary]) -> list[str]:
+    """The cadence over the whole curve: the last point against the first, and the widest spread between any two."""
+    curve = [point for point in points if point.concurrency and point.tpot_ms.n]
+    if len(curve) < 2 or len({point.rate_per_s for point in curve}) > 1:
+        return []
+    curve.sort(key=lambda point: point.concurrency or 0)
+    first, last = curve[0], curve[-1]
+    spread = spread_pct([point.tpot_ms.mean for point in curve])
+    sentence = (
+        f"Cadence: TPOT drifts {last.drift_ms:+.2f} ms ({last.drift_pct:.1f} %) from C = {first.concurrency} "
+        f"to C = {last.concurrency}: {last.drift_class}."
+    )
+    if drift_class(spread) != last.drift_class or spread > abs(last.drift_pct) + 1:
+        sentence += f" Over the whole curve it spans {spread:.1f} %."
+    return [sentence]
+
+
+def _remarks(points: Sequence[PointSummary]) -> list[str]:
+    """Reasons against a point, then notes; one line where several points share it."""
+    where: dict[str, list[str]] = {}
+    for point in points:
+        for text in (*point.reasons, *point.notes):
+            where.setdefault(printable(text, 400), []).append(label(point))
+    return [f"C = {', '.join(labels)}: {text}" if labels != [""] else text for text, labels in where.items()]

@@ -1,0 +1,41 @@
+"""The summary on a terminal: coloured where there is one, plain text where there is none."""
+
+import sys
+from typing import TextIO
+
+from cadenza.report.table import HEADER, footnotes, lay_out, title
+from cadenza.stats.summary import Summary
+
+# Columns of text that is piped or kept; enough for the widest row.
+_PLAIN_WIDTH = 110
+_COLOURS = {"VALID": "green", "SUSPECT": "yellow", "CLIENT-LIMITED": "red", "INVALID": "bold red"}
+
+
+def show(summary: Summary, stream: TextIO | None = None) -> None:
+    """Print `summary` on `stream` (stdout). Text that came from the server is neither markup nor escapes by then."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    out = stream if stream is not None else sys.stdout
+    plain = not out.isatty()
+    console = Console(file=out, highlight=False, markup=False, emoji=False, width=_PLAIN_WIDTH if plain else None)
+    console.print(Text(title(summary), style="bold yellow" if summary.simulated else "bold"))
+    if not summary.points:
+        console.print(Text("No point was begun: there is nothing to report."))
+    for section in lay_out(summary):
+        console.print()
+        console.print(Text(section.title, style="bold"))
+        table = Table(box=None, padding=(0, 1), pad_edge=False, show_edge=False)
+        for above, name in HEADER:
+            table.add_column(f"{above}\n{name}", justify="left" if name == "verdict" else "right", no_wrap=True)
+        for row in section.rows:
+            table.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in row))
+        console.print(table)
+        for remark in section.remarks:
+            console.print(Text(f"  {remark}"))
+    notes = footnotes(summary)
+    if notes:
+        console.print()
+    for note in notes:
+        console.print(Text(note, style="dim"))

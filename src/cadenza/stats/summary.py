@@ -1,0 +1,243 @@
+"""All numbers of a run as one value, `summary.json`: a pure function of the points and their records."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from cadenza.record import SCHEMA, LoadLabel, Outcome, Point, PointStatus, Record, TokenSource
+from cadenza.stats import latency, relative
+from cadenza.stats.checks import Verdict, examine, judge
+from cadenza.stats.columns import Columns
+from cadenza.stats.concurrency import mean_in_flight, peak_in_flight
+from cadenza.stats.distribution import Distribution
+from cadenza.stats.requests import Failure, Requests, count_requests, list_failures
+from cadenza.stats.throughput import requests_per_s, throughput_tok_per_s, tokens_per_event
+from cadenza.stats.window import Window, ended_inside, steady_window, whole_window
+
+NAN = float("nan")
+
+
+class WindowTold(msgspec.Struct, frozen=True):
+    """Which window the point's figures are of."""
+
+    kind: str
+    rule: str
+
+
+class InFlight(msgspec.Struct, frozen=True):
+    """Requests in flight: the peak of the whole point, the mean in the window."""
+
+    peak: int
+    mean: float
+
+
+class WholeRun(msgspec.Struct, frozen=True, kw_only=True):
+    """The same figures over the whole measured run, ramp and drain included."""
+
+    window_s: float
+    throughput_tok_per_s: float
+    requests_per_s: float
+    ttft_ms: Distribution
+    tpot_ms: Distribution
+
+
+class PointSummary(msgspec.Struct, kw_only=True):
+    """One point. Distributions are of measured `ok` requests that ended in the window; null: see `undefined`."""
+
+    index: int
+    model: str
+    concurrency: int | None
+    rate_per_s: float | None
+    load: LoadLabel
+    status: PointStatus
+    verdict: Verdict
+    reasons: list[str]
+    notes: list[str]
+    requests: Requests
+    failures: list[Failure]
+    duration_s: float
+    window_s: float
+    window: WindowTold
+    output_tokens: int
+    token_source: str | None
+    tokens_per_event: float
+    throughput_tok_per_s: float
+    requests_per_s: float
+    speedup: float = NAN
+    efficiency: float = NAN
+    drift_ms: float = NAN
+    drift_pct: float = NAN
+    drift_class: str | None = None
+    in_flight: InFlight
+    ttft_ms: Distribution
+    user_ttft_ms: Distribution
+    tpot_ms: Distribution
+    itl_ms: Distribution
+    latency_ms: Distribution
+    dispatch_lag_ms: Distribution
+    connect_ms: Distribution
+    whole_run: WholeRun
+    undefined: dict[str, str] = {}
+
+
+class Summary(msgspec.Struct, kw_only=True):
+    """A run. `simulated`: the embedded engine answered, and no hardware was measured."""
+
+    schema: int = SCHEMA
+    simulated: bool
+    tool: dict[str, str]
+    points: list[PointSummary]
+
+
+def summarise(points: Sequence[Point], records: Iterable[Record], *, simulated: bool, tool: dict[str, str]) -> Summary:
+    """The summary of all points that have begun, from the records of all of them in any order."""
+    by_point: dict[int, list[Record]] = {}
+    for record in records:
+        by_point.setdefault(record.point, []).append(record)
+    begun = [point for point in points if point.start_ns is not None]
+    done = [summarise_point(point, by_point.get(point.index, [])) for point in begun]
+    return relate(done, simulated=simulated, tool=tool)
+
+
+def summarise_point(point: Point, records: Sequence[Record]) -> PointSummary:
+    """One point by itself; what compares it with others is added by `relate`."""
+    # Records come in the order in which requests ended, which a rebuilt run keeps; the plan's order is the stable one.
+    records = sorted(records, key=lambda record: record.index)
+    columns = Columns.of(records)
+    window, whole = steady_window(point, columns), whole_window(columns)
+    requests, failures = count_requests(point, records), list_failures(records)
+    verdict, reasons = judge(examine(point, columns, window, requests, failures))
+    inside = ended_inside(columns, window) & columns.ok
+    sent = columns.measured & np.isfinite(columns.sent_ms)
+    ttft = latency.ttft_ms(columns)
+    tpot = latency.tpot_ms(columns)
+    per_event = tokens_per_event(columns)
+    point_summary = PointSummary(
+        index=point.index,
+        model=point.model,
+        concurrency=point.concurrency,
+        rate_per_s=point.rate_per_s,
+        load=point.load,
+        status=point.status,
+        verdict=verdict,
+        reasons=reasons,
+        notes=_notes(records, per_event),
+        requests=requests,
+        failures=failures,
+        duration_s=_duration_s(columns),
+        window_s=window.length_s,
+        window=WindowTold(window.kind, window.rule),
+        output_tokens=int(columns.output_tok[columns.measured & columns.ok].sum()),
+        token_source=_token_source(columns),
+        tokens_per_event=per_event,
+        throughput_tok_per_s=throughput_tok_per_s(columns, window),
+        requests_per_s=requests_per_s(columns, window),
+        in_flight=InFlight(peak_in_flight(columns), mean_in_flight(columns, window.start_ms, window.end_ms)),
+        ttft_ms=Distribution.of(ttft[inside]),
+        user_ttft_ms=Distribution.of(latency.user_ttft_ms(columns)[inside]),
+        tpot_ms=Distribution.of(tpot[inside]),
+        itl_ms=Distribution.of(latency.itl_ms(columns, inside)),
+        latency_ms=Distribution.of(latency.latency_ms(columns)[inside]),
+        dispatch_lag_ms=Distribution.of(latency.dispatch_lag_ms(columns)[sent]),
+        connect_ms=Distribution.of(latency.connect_ms(columns)[sent]),
+        whole_run=_whole_run(columns, whole),
+    )
+    return msgspec.structs.replace(point_summary, undefined=_undefined(point_summary))
+
+
+def relate(points: Sequence[PointSummary], *, simulated: bool, tool: dict[str, str]) -> Summary:
+    """Add scaling and drift against the smallest concurrency of the same model at the same rate."""
+    return Summary(
+        simulated=simulated, tool=tool, points=[_relate_point(point, _base(point, points)) for point in points]
+    )
+
+
+def to_json(summary: Summary) -> bytes:
+    """Strict JSON, the same bytes for the same summary: what is undefined is null, never NaN."""
+    return msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n"
+
+
+def _base(point: PointSummary, points: Sequence[PointSummary]) -> PointSummary | None:
+    curve = [p for p in points if (p.model, p.rate_per_s) == (point.model, point.rate_per_s) and p.concurrency]
+    return min(curve, key=lambda p: p.concurrency or 0, default=None)
+
+
+def _relate_point(point: PointSummary, base: PointSummary | None) -> PointSummary:
+    if base is None or point.concurrency is None or base.concurrency is None:
+        why = "an open loop has no concurrency to compare by"
+        undefined = dict.fromkeys(("speedup", "efficiency", "drift_ms", "drift_pct"), why)
+        return msgspec.structs.replace(point, undefined={**point.undefined, **undefined})
+    pct = relative.drift_pct(point.tpot_ms.mean, base.tpot_ms.mean)
+    own, first = point.throughput_tok_per_s, base.throughput_tok_per_s
+    related = msgspec.structs.replace(
+        point,
+        speedup=relative.speedup(own, first),
+        efficiency=relative.efficiency(own, first, point.concurrency, base.concurrency),
+        drift_ms=relative.drift_ms(point.tpot_ms.mean, base.tpot_ms.mean),
+        drift_pct=pct,
+        drift_class=relative.drift_class(pct),
+    )
+    missing = [name for name in ("speedup", "drift_pct") if np.isnan(getattr(related, name))]
+    why = f"this point or its base (C = {base.concurrency}) has no throughput or no TPOT"
+    return msgspec.structs.replace(related, undefined={**point.undefined, **dict.fromkeys(missing, why)})
+
+
+def _whole_run(columns: Columns, whole: Window) -> WholeRun:
+    mine = columns.measured & columns.ok
+    return WholeRun(
+        window_s=whole.length_s,
+        throughput_tok_per_s=throughput_tok_per_s(columns, whole),
+        requests_per_s=requests_per_s(columns, whole),
+        ttft_ms=Distribution.of(latency.ttft_ms(columns)[mine]),
+        tpot_ms=Distribution.of(latency.tpot_ms(columns)[mine]),
+    )
+
+
+def _duration_s(columns: Columns) -> float:
+    """From the first dispatch of any phase to the last end."""
+    sent, done = columns.sent_ms[np.isfinite(columns.sent_ms)], columns.done_ms[np.isfinite(columns.done_ms)]
+    return float(done.max() - sent.min()) / 1000 if len(sent) and len(done) else 0.0
+
+
+def _token_source(columns: Columns) -> str | None:
+    told = columns.told[columns.measured & columns.ok]
+    if not len(told):
+        return None
+    if told.all():
+        return TokenSource.USAGE.value
+    return "mixed" if told.any() else TokenSource.EVENTS.value
+
+
+def _notes(records: Sequence[Record], per_event: float) -> list[str]:
+    """Worth knowing, and no reason to doubt."""
+    notes = []
+    if per_event > 1.005:
+        notes.append(f"{per_event:.2f} tokens an event: ITL is per event, not per token")
+    remarks: dict[str, int] = {}
+    for record in records:
+        if record.outcome is Outcome.OK and record.detail:
+            remarks[record.detail] = remarks.get(record.detail, 0) + 1
+    notes += [f"{n} answers: {remark}" for remark, n in sorted(remarks.items(), key=lambda item: -item[1])[:3]]
+    return notes
+
+
+def _undefined(point: PointSummary) -> dict[str, str]:
+    """Why a figure is null."""
+    reasons = {}
+    if np.isnan(point.throughput_tok_per_s):
+        reasons["throughput_tok_per_s"] = reasons["requests_per_s"] = "the window has no length"
+    if np.isnan(point.tokens_per_event):
+        reasons["tokens_per_event"] = "no answer had its tokens counted by the server"
+    for name, why in (
+        ("ttft_ms", "no answer with a token ended in the window"),
+        ("user_ttft_ms", "no answer with a token ended in the window"),
+        ("tpot_ms", "no answer with two tokens in two events ended in the window"),
+        ("itl_ms", "no answer with two events ended in the window"),
+        ("latency_ms", "no answer with a token ended in the window"),
+        ("dispatch_lag_ms", "no request was sent"),
+        ("connect_ms", "every connection was open already"),
+    ):
+        if getattr(point, name).n == 0:
+            reasons[name] = why
+    return reasons
