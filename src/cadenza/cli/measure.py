@@ -12,7 +12,7 @@ from types import FrameType
 
 from cadenza import __version__
 from cadenza.cli.main import EXIT_INTERRUPTED
-from cadenza.clock import anchor
+from cadenza.clock import MonotonicClock, anchor
 from cadenza.engine import child
 from cadenza.errors import StoreError
 from cadenza.load.sockets import SocketTransport, tls_context
@@ -43,13 +43,19 @@ def measure(spec: Spec, credentials: Credentials, args: argparse.Namespace) -> i
             urls = (stack.enter_context(child.start(spec.engine, spec.speed)).url,)
             credentials = Credentials()  # a key is for servers out there
         targets = [resolve(url) for url in urls]
-        transport = stack.enter_context(SocketTransport(make_context=partial(tls_context, spec.verify_tls)))
+        make_context = partial(tls_context, spec.verify_tls)
         phrasing = Phrasing(spec, credentials, targets)
-        server = examine(transport, phrasing, spec, credentials)
+        with SocketTransport(make_context=make_context) as transport:
+            server = examine(transport, phrasing, spec, credentials)
+        transport = stack.enter_context(SocketTransport(MonotonicClock(spec.speed), make_context))
         talk = _silent if args.quiet else _say
         talk(describe_server(server, spec.engine or ", ".join(spec.urls)))
-        manifest = _manifest(spec, server)
+        manifest = _manifest(spec, server, transport)
         writer = create_run(_out(spec, args.out), manifest)
+        if spec.speed != 1:
+            talk(
+                f"  {'speed':<10} {spec.speed:g} times faster than real time; every figure is in the engine's own time"
+            )
         talk(f"  {'run':<10} {writer.path}  (seed {spec.seed}, prompts {spec.prompts}, {_cache(spec)})\n")
         with _stop_on_signals() as stop:
             progress = Progress(sys.stderr, quiet=args.quiet)
@@ -90,7 +96,7 @@ def report(summary: Summary, path: Path, *, as_json: bool) -> None:
     _say(f"\nKept in {path}. Next: cadenza show {path} --markdown    cadenza ls")
 
 
-def _manifest(spec: Spec, server: Server) -> Manifest:
+def _manifest(spec: Spec, server: Server, transport: SocketTransport) -> Manifest:
     points = lay_out(spec, choose_models(spec, server.models, simulated=server.simulated))
     for point in points:  # an unreadable dataset or a bad arrival law is told now, not after an hour
         next(draw_requests(spec, point))
@@ -98,7 +104,7 @@ def _manifest(spec: Spec, server: Server) -> Manifest:
         status=RunStatus.RUNNING,
         simulated=server.simulated,
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        anchor=anchor(),
+        anchor=anchor(transport.clock),
         argv=_argv_without_secrets(sys.argv[1:]),
         spec=spec,
         dataset_sha256=digest(spec.prompts),

@@ -13,7 +13,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from cadenza.clock import NS_PER_S, Clock, MonotonicClock
+from cadenza.clock import MonotonicClock
 from cadenza.errors import CadenzaError
 from cadenza.load.transport import OPENED, Arrival, Closed, Origin
 
@@ -77,7 +77,9 @@ class _Connection:
 class SocketTransport:
     """`Transport` over real sockets; a context manager that closes what is left open."""
 
-    def __init__(self, clock: Clock | None = None, make_context: Callable[[], ssl.SSLContext] = tls_context) -> None:
+    def __init__(
+        self, clock: MonotonicClock | None = None, make_context: Callable[[], ssl.SSLContext] = tls_context
+    ) -> None:
         self.clock = clock or MonotonicClock()
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, _Connection] = {}
@@ -118,7 +120,7 @@ class SocketTransport:
         if not self._ready:
             self._turn(0)
             while not self._ready and (left_ns := until_ns - self.clock.now_ns()) > 0:
-                self._turn(left_ns)
+                self._turn(self.clock.real_s(left_ns))
         ready, self._ready = self._ready, []
         return ready
 
@@ -147,12 +149,12 @@ class SocketTransport:
             self._context = self._make_context()
         return _Tls(self._context, origin.host)
 
-    def _turn(self, wait_ns: int) -> None:
-        """One look at the selector, waiting for at most `wait_ns`."""
-        if wait_ns and isinstance(self._selector, selectors.EpollSelector):
-            select.select([self._selector.fileno()], [], [], wait_ns / NS_PER_S)
-            wait_ns = 0
-        for key, events in self._selector.select(wait_ns / NS_PER_S):
+    def _turn(self, wait_s: float) -> None:
+        """One look at the selector, waiting for at most `wait_s` of real time."""
+        if wait_s and isinstance(self._selector, selectors.EpollSelector):
+            select.select([self._selector.fileno()], [], [], wait_s)
+            wait_s = 0
+        for key, events in self._selector.select(wait_s):
             connection: _Connection = key.data
             if events & selectors.EVENT_WRITE and connection.id in self._connections:
                 if connection.connected:

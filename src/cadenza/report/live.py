@@ -4,8 +4,9 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TextIO
 
+from cadenza.clock import NS_PER_S
 from cadenza.record import Outcome, Phase, Point, Record, printable
-from cadenza.report.table import label, number, ttft_headline
+from cadenza.report.table import number, ttft_headline
 from cadenza.stats.summary import PointSummary
 
 _EVERY_S = 0.25
@@ -31,12 +32,15 @@ class Progress:
         self._planned = point.planned
         self._duration_s = point.duration_s
         self._ended = self._failed = self._tokens = 0
+        self._first_ns = self._last_ns = 0
         self._started_s = self._now_s()
         self._draw(f"{self._head}  warming up")
 
     def request_ended(self, record: Record) -> None:
         """An answer is in."""
         self._tokens += record.output_tokens or 0
+        self._first_ns = self._first_ns or record.intended_ns
+        self._last_ns = record.done_ns or self._last_ns
         if record.phase is Phase.MEASURE:
             self._ended += 1
             self._failed += record.outcome is not Outcome.OK
@@ -61,7 +65,8 @@ class Progress:
     def _line(self, elapsed_s: float) -> str:
         of = f"/{self._planned}" if self._planned is not None else ""
         failed = f"  {self._failed} failed" if self._failed else ""
-        pace = f"  {self._tokens / elapsed_s:.1f} tok/s" if elapsed_s > 0 else ""
+        span_ns = self._last_ns - self._first_ns  # the run's own clock, which may be faster than real time
+        pace = f"  {self._tokens * NS_PER_S / span_ns:.1f} tok/s" if span_ns > 0 else ""
         return f"{self._head}  {self._ended}{of}{pace}{failed}{self._left(elapsed_s)}"
 
     def _left(self, elapsed_s: float) -> str:

@@ -229,15 +229,13 @@ def _undefined(point: PointSummary) -> dict[str, str]:
         reasons["throughput_tok_per_s"] = reasons["requests_per_s"] = "the window has no length"
     if np.isnan(point.tokens_per_event):
         reasons["tokens_per_event"] = "no answer had its tokens counted by the server"
-    for name, why in (
-        ("ttft_ms", "no answer with a token ended in the window"),
-        ("user_ttft_ms", "no answer with a token ended in the window"),
-        ("tpot_ms", "no answer with two tokens in two events ended in the window"),
-        ("itl_ms", "no answer with two events ended in the window"),
-        ("latency_ms", "no answer with a token ended in the window"),
-        ("dispatch_lag_ms", "no request was sent"),
-        ("connect_ms", "every connection was open already"),
-    ):
-        if getattr(point, name).n == 0:
-            reasons[name] = why
-    return reasons
+    empty = {
+        "ttft_ms": "no answer with a token ended in the window",
+        "user_ttft_ms": "no answer with a token ended in the window",
+        "tpot_ms": "no answer with two tokens in two events ended in the window",
+        "itl_ms": "no answer with two events ended in the window",
+        "latency_ms": "no answer with a token ended in the window",
+        "dispatch_lag_ms": "no request was sent",
+        "connect_ms": "every connection was open already",
+    }
+    return reasons | {name: why for name, why in empty.items() if getattr(point, name).n == 0}
