@@ -25,7 +25,7 @@ LAYERS = (
 NETWORK = frozenset({"socket", "ssl", "select", "selectors", "asyncio", "subprocess", "http", "urllib", "socketserver"})
 FILES = frozenset({"io", "os", "pathlib", "shutil", "tempfile"})
 PURE = frozenset({"stats", "capacity", "arrivals", "wire", "hardware"})
-SOCKETS = frozenset({"socket", "ssl", "selectors", "socketserver"})
+SOCKETS = frozenset({"socket", "ssl", "selectors", "socketserver", "http", "urllib"})
 SOCKET_ROOMS = frozenset({"load", "engine"})
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
@@ -247,6 +247,7 @@ def test_a_right_direction_is_not(module: str, source: str) -> None:
         ("cadenza.sweep.preflight", "from ssl import SSLContext"),
         ("cadenza.store.rundir", "import selectors"),
         ("cadenza.prompts.builtin", "import socket"),
+        ("cadenza.report.live", "from urllib.request import urlopen"),
     ],
 )
 def test_an_impurity_is_found(module: str, source: str) -> None:

@@ -1,10 +1,16 @@
-"""What start-up may not pull in: the figures are in bench/startup.py, the cause of them is here."""
+"""What start-up may not pull in, and how long a help may be; how long start-up takes is for bench/startup.py."""
 
+import argparse
+import importlib
 import subprocess
 import sys
 
 import pytest
 
+from cadenza.cli.main import VERBS, make_parser
+
+MAX_HELP_LINES = 100
+MAX_FLAGS = 25
 HEAVY = ("numpy", "rich", "msgspec", "httptools", "asyncio", "ssl")
 STATEMENTS = {
     "import": "import cadenza",
@@ -33,3 +39,16 @@ def test_start_up_pulls_in_nothing_heavy(statement: str) -> None:
 @pytest.mark.slow
 def test_what_is_heavy_would_be_seen() -> None:
     assert {"numpy", "msgspec"} <= list_imported("import numpy, msgspec")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_is_taken_in_at_a_glance(verb: str) -> None:
+    parser = argparse.ArgumentParser(prog=verb)
+    importlib.import_module(VERBS[verb][0]).configure(parser)
+    text = parser.format_help()
+    assert text.count("\n") < MAX_HELP_LINES
+    assert len([action for action in parser._actions if action.option_strings and action.dest != "help"]) <= MAX_FLAGS
+
+
+def test_so_is_the_program() -> None:
+    assert make_parser([]).format_help().count("\n") < MAX_HELP_LINES

@@ -1,0 +1,70 @@
+"""Write docs/definitions.md from the docstrings of stats/; `--check` fails if the page is stale."""
+
+import ast
+import inspect
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "definitions.md"
+# In the order in which a reader meets them.
+MODULES = ("latency", "window", "throughput", "relative", "concurrency", "requests", "distribution", "checks")
+INTRO = """\
+# Definitions
+
+Made by `scripts/generate_definitions.py` from the docstrings of `src/cadenza/stats/`; do not edit. Each metric is the
+function under its name, and the docstring is its definition. What is undefined is NaN (null in JSON) with a reason,
+never 0.
+"""
+
+
+def defined(source: str) -> list[tuple[str, str]]:
+    """(name, docstring) of every public function and method whose docstring sets a term in bold."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            text = ast.get_docstring(node) or ""
+            if "**" in text:
+                found.append((node.name, text))
+    return found
+
+
+def constants(source: str) -> list[str]:
+    """The thresholds of a module: `NAME = value`, with the comment above as the reason."""
+    lines, found, comment = source.splitlines(), [], ""
+    for line in lines:
+        if line.startswith("# "):
+            comment = f"{comment} {line[2:]}".strip()
+        elif line[:1].isupper() and " = " in line and not line.startswith("_") and comment:
+            found.append(f"- `{line.strip()}`: {comment}")
+            comment = ""
+        else:
+            comment = ""
+    return found
+
+
+def render() -> str:
+    parts = [INTRO]
+    for module in MODULES:
+        source = (ROOT / "src" / "cadenza" / "stats" / f"{module}.py").read_text(encoding="utf-8")
+        about = inspect.cleandoc(ast.get_docstring(ast.parse(source)) or "")
+        parts.append(f"## {module}\n\n{about}\n")
+        parts += [f"### {name}\n\n{text}\n" for name, text in defined(source)]
+        if module == "checks":
+            parts.append("### Thresholds\n\n" + "\n".join(constants(source)) + "\n")
+    return "\n".join(parts)
+
+
+def main() -> int:
+    text = render()
+    if "--check" in sys.argv[1:]:
+        if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
+            return 0
+        print(f"{PAGE.name} is stale: run python scripts/generate_definitions.py", file=sys.stderr)
+        return 1
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
