@@ -38,7 +38,12 @@ def start(profile: str, speed: float = 1.0) -> Iterator[Child]:
     environment = {name: value for name, value in os.environ.items() if name != "CADENZA_ENGINE_API_KEY"}
     with tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, env=environment
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for the caller, who still wants answers for the report
         )
         try:
             yield Child(_url(process, complaints), process)

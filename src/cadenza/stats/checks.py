@@ -77,9 +77,9 @@ def _check_counts(point: Point, requests: Requests, failures: list[Failure]) -> 
         worst += f" ({failures[0].detail})"
     if not requests.ok:
         found.append(Finding(Verdict.INVALID, f"no request succeeded: {worst}" if worst else "no request was sent"))
-    elif requests.failed:
-        share = requests.failed / requests.sent
-        counts = f"{requests.failed} of {requests.sent} requests failed ({100 * share:.1f} %): {worst}"
+    elif failed := sum(failure.n for failure in failures):
+        share = failed / requests.sent
+        counts = f"{failed} of {requests.sent} requests failed ({100 * share:.1f} %): {worst}"
         if share > MAX_FAILED_SHARE:
             found.append(Finding(Verdict.INVALID, f"{counts}; the latencies are those of the survivors only"))
         else:

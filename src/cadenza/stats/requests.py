@@ -8,6 +8,9 @@ import msgspec
 from cadenza.record import Outcome, Phase, Point, PointStatus, Record
 
 
+_NOT_THE_SERVERS = (Outcome.OK, Outcome.DROPPED, Outcome.CANCELLED)
+
+
 class Requests(msgspec.Struct, frozen=True):
     """Measured requests of a point. `outcomes` counts the sent ones by how they ended, commonest first."""
 
@@ -46,10 +49,10 @@ def count_requests(point: Point, records: Sequence[Record]) -> Requests:
 
 
 def list_failures(records: Sequence[Record]) -> list[Failure]:
-    """How measured requests failed, commonest first, each with its commonest `detail`."""
+    """How measured requests failed, commonest first, each with its commonest `detail`; not those that we cancelled."""
     failed: dict[str, list[str | None]] = {}
     for record in records:
-        if record.phase is Phase.MEASURE and record.outcome not in (Outcome.OK, Outcome.DROPPED):
+        if record.phase is Phase.MEASURE and record.outcome not in _NOT_THE_SERVERS:
             failed.setdefault(record.outcome.value, []).append(record.detail)
     found = [Failure(outcome, len(d), Counter(d).most_common(1)[0][0]) for outcome, d in failed.items()]
     return sorted(found, key=lambda failure: (-failure.n, failure.outcome))

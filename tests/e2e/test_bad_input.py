@@ -1,0 +1,232 @@
+"""Bad input through the whole command line, over real sockets: one sentence, the right exit code, nothing lost."""
+
+import json
+import resource
+import socket
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.canned_server import MODELS, Answer, Step, http, serve
+from support.scripted import DONE, END, HEAD, chunk, token, usage
+
+pytestmark = pytest.mark.slow
+TLS = Path(__file__).parents[1] / "data" / "tls"
+GOOD: list[Step] = [(0.002, HEAD + token()), (0.002, token(finish="length") + usage(3, 2) + DONE + END)]
+
+
+def cadenza(*argv: str, cwd: Path, file_bytes: int | None = None) -> subprocess.CompletedProcess[str]:
+    def limit() -> None:
+        if file_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+
+    command = [sys.executable, "-m", "cadenza", *argv]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False, preexec_fn=limit)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def sweep(url: str, cwd: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    defaults = ("-c", "2", "--requests", "12", "--out", "run", "--json")
+    return cadenza("sweep", "--url", url, *defaults, *flags, cwd=cwd)
+
+
+def only_point(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
+    (point,) = json.loads(done.stdout)["points"]
+    assert isinstance(point, dict)
+    return point
+
+
+def after_the_trial(steps: list[Step]) -> Answer:
+    """A good answer to the preflight, then `steps`."""
+    return lambda n, request: GOOD if n == 0 else steps
+
+
+def test_a_good_server_is_exit_code_0(tmp_path: Path) -> None:
+    with serve(lambda n, request: GOOD) as server:
+        done = sweep(server.url, tmp_path)
+    assert done.returncode == 0, done.stderr
+    point = only_point(done)
+    assert point["verdict"] == "VALID"
+    assert point["requests"] == {"planned": 12, "sent": 12, "ok": 12, "failed": 0, "dropped": 0, "outcomes": {"ok": 12}}
+    assert cadenza("show", "run", "--json", cwd=tmp_path).stdout == done.stdout
+
+
+def test_no_server_and_a_wrong_host(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    done = sweep(f"http://127.0.0.1:{port}", tmp_path)
+    assert done.returncode == 3
+    assert f"nothing listens on port {port}: is the server running, and is the port right?" in done.stderr
+    assert not (tmp_path / "run").exists()
+    done = sweep("http://no-such-host.invalid:8000", tmp_path)
+    assert done.returncode == 3
+    assert "no-such-host.invalid" in done.stderr
+
+
+def test_a_server_that_speaks_no_http(tmp_path: Path) -> None:
+    with serve(lambda n, request: GOOD, {"/v1/models": b"SSH-2.0-OpenSSH_9.2p1\r\n"}) as server:
+        done = sweep(server.url, tmp_path)
+    assert done.returncode == 3
+    assert "does not speak HTTP as it should" in done.stderr
+
+
+def test_an_html_page(tmp_path: Path) -> None:
+    page = "<html><head><title>Welcome to nginx!</title></head></html>"
+    with serve(lambda n, request: GOOD, {"/v1/models": http(200, page, "text/html")}) as server:
+        done = sweep(server.url, tmp_path)
+    assert done.returncode == 3
+    assert "an HTML page: Welcome to nginx!" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("answer", "flags", "sentence"),
+    [
+        (http(401, {"error": "Unauthorized"}), (), "put it into the variable CADENZA_API_KEY"),
+        (http(404, {"error": {"message": "no", "code": 404}}), ("--model", "x"), "has no model 'x'; it has: m"),
+        (http(400, {"error": {"message": "maximum context length is 9"}}), (), "maximum context length is 9"),
+        (http(503, {"error": {"message": "busy"}}), (), "HTTP 503: busy"),
+    ],
+    ids=["401", "404 model", "context", "503"],
+)
+def test_a_refusal_before_the_run(answer: bytes, flags: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
+    with serve(lambda n, request: [(0, answer)]) as server:
+        done = sweep(server.url, tmp_path, *flags)
+    assert done.returncode == 3
+    assert sentence in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("steps", "outcome"),
+    [
+        ([(0, HEAD + token()), (0, END)], "truncated"),
+        ([(0, HEAD + token() + chunk(b"data: {oops\n\n") + END)], "malformed"),
+        ([(0, HEAD + token()), (30, END)], "timeout_stall"),
+        ([(0, HEAD), (30, END)], "timeout_first_token"),
+        ([(0, HEAD + token()), (0.01, "reset")], "connection_lost"),
+        ([(0, HEAD + token()), (0.01, None)], "connection_lost"),
+        ([(0, HEAD + token() + chunk(b'data: {"error":{"message":"boom"}}\n\n') + DONE + END)], "stream_error"),
+        ([(0, http(500, {"error": {"message": "boom"}}))], "http_error"),
+    ],
+    ids=["no DONE", "broken JSON", "stall", "no token", "reset", "closed", "error event", "500"],
+)
+def test_a_server_that_fails_in_the_run_is_data_and_exit_code_1(
+    steps: list[Step], outcome: str, tmp_path: Path
+) -> None:
+    with serve(after_the_trial(steps)) as server:
+        done = sweep(server.url, tmp_path, "--requests", "4", "--timeouts", "first=0.3,stall=0.3")
+    assert done.returncode == 1, done.stderr
+    point = only_point(done)
+    assert point["verdict"] == "INVALID"
+    assert point["requests"] == {
+        "planned": 4,
+        "sent": 4,
+        "ok": 0,
+        "failed": 4,
+        "dropped": 0,
+        "outcomes": {outcome: 4},
+    }
+
+
+def test_finish_reason_without_done_is_an_answer(tmp_path: Path) -> None:
+    steps: list[Step] = [(0, HEAD + token()), (0.002, token(finish="stop") + usage(3, 2) + END)]
+    with serve(lambda n, request: steps) as server:
+        done = sweep(server.url, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert only_point(done)["notes"] == ["14 answers: no [DONE]"]
+
+
+def test_an_unreadable_dataset(tmp_path: Path) -> None:
+    with serve(lambda n, request: GOOD) as server:
+        done = sweep(server.url, tmp_path, "--prompts", "sharegpt:nowhere.json")
+    assert done.returncode == 2
+    assert "nowhere.json" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_out_that_is_taken_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine").write_text("precious")
+    with serve(lambda n, request: GOOD) as server:
+        done = sweep(server.url, tmp_path)
+    assert done.returncode == 2
+    assert "is not empty, and nothing is overwritten" in done.stderr
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["mine"]
+
+
+def test_a_full_disk_keeps_and_reports_what_was_measured(tmp_path: Path) -> None:
+    with serve(lambda n, request: GOOD) as server:
+        done = cadenza(
+            *("sweep", "--url", server.url, "-c", "1", "--requests", "200", "--out", "run", "--json"),
+            cwd=tmp_path,
+            file_bytes=20_000,
+        )
+    assert done.returncode == 1
+    assert "What was measured until now is kept there; make room and run again" in done.stderr
+    measured = only_point(done)["requests"]
+    assert isinstance(measured, dict)
+    assert 10 < measured["ok"] < 200
+    shown = cadenza("show", "run", "--json", cwd=tmp_path)
+    kept = json.loads(shown.stdout)["points"][0]["requests"]
+    assert measured["ok"] - 1 <= kept["ok"] <= measured["ok"]
+
+
+def test_a_reader_that_goes_away_is_silence(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m cadenza engine --help | head -c 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=30, check=False, cwd=tmp_path)
+    assert done.stderr == ""
+
+
+def test_keys_reach_the_server_and_no_file(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("s3cret-key")
+    with serve(lambda n, request: GOOD) as server:
+        done = sweep(server.url, tmp_path, "--api-key-file", "key", "--header", "X-Team: s3cret-team")
+    assert done.returncode == 0, done.stderr
+    assert all(b"Authorization: Bearer s3cret-key" in head for head in server.heads)
+    assert all(b"X-Team: s3cret-team" in head for head in server.heads)
+    written = "".join(path.read_text() for path in (tmp_path / "run").iterdir()) + done.stdout + done.stderr
+    assert "s3cret" not in written
+    assert "X-Team" in written
+
+
+def test_tls_with_a_certificate_of_ones_own(tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "cert.pem", TLS / "key.pem")
+    with serve(lambda n, request: GOOD, context=context) as server:
+        refused = sweep(server.url, tmp_path)
+        assert refused.returncode == 3
+        assert "certificate" in refused.stderr
+        done = sweep(server.url, tmp_path, "--insecure")
+    assert done.returncode == 0, done.stderr
+    assert only_point(done)["verdict"] == "VALID"
+
+
+def test_several_urls_share_the_load(tmp_path: Path) -> None:
+    with serve(lambda n, request: GOOD) as one, serve(lambda n, request: GOOD) as two:
+        done = sweep(one.url, tmp_path, "--url", two.url)
+    assert done.returncode == 0, done.stderr
+    assert (one.posts, two.posts) == (1 + 7, 7)  # the trial, then 2 warm-up and 12 measured in turn
+
+
+def test_models_are_listed_where_there_are_several(tmp_path: Path) -> None:
+    pages = {"/v1/models": http(200, {"data": [{"id": "a"}, {"id": "b"}]})}
+    with serve(lambda n, request: GOOD, pages) as server:
+        done = sweep(server.url, tmp_path)
+        assert done.returncode == 2
+        assert "choose with --model NAME, or --model all: a, b" in done.stderr
+        done = sweep(server.url, tmp_path, "--model", "all")
+    assert [point["model"] for point in json.loads(done.stdout)["points"]] == ["a", "b"]
+
+
+def test_a_probe_in_one_screen(tmp_path: Path) -> None:
+    pages = {"/v1/models": http(200, MODELS), "/version": http(200, {"version": "9.9"})}
+    with serve(lambda n, request: GOOD, pages) as server:
+        done = cadenza("probe", server.url, cwd=tmp_path)
+    assert done.returncode == 0
+    assert "vLLM 9.9" in done.stdout
+    assert "token counts are the server's own" in done.stdout
+    assert "one token an event" in done.stdout
