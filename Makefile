@@ -5,7 +5,7 @@
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 # Small enough for about a minute, large enough for every concurrency to reach its steady state.
-DEMO := --engine mi50-rx6900xt --speed 10 -c 1,2,4,8,16 --requests 64 --output-tokens 24:40
+DEMO := --engine mi50-rx6900xt --speed 10 -c 1,2,4,8,16 --requests 40 --output-tokens 20:28
 WHEEL_CHECK := build/wheel-check
 
 help: ## what there is to make

@@ -56,7 +56,7 @@ CASES: list[tuple[str, Point, list[Record], Verdict, str]] = [
     ("interrupted", closed(1, 40, PointStatus.INTERRUPTED), answers(20), Verdict.SUSPECT, "interrupted after 20 of 40"),
     ("our fault", closed(1, 40, PointStatus.FAILED), answers(20), Verdict.INVALID, "the measurement itself failed"),
     ("short", closed(4, 4), answers(4, 4), Verdict.SUSPECT, "no steady state: whole run"),
-    ("late", closed(1, 100), answers(100, lag=6.0), Verdict.CLIENT_LIMITED, "dispatch lag p99 6.0 ms, allowed 5.0 ms"),
+    ("late", closed(1, 100), answers(100, lag=6.0), Verdict.CLIENT_LIMITED, "dispatch lag p90 6.0 ms, allowed 5.0 ms"),
     ("above C", closed(1, 20), answers(20, 2), Verdict.INVALID, "2 requests were in flight where 1 were asked for"),
     ("below C", closed(4, 40), answers(40, 2), Verdict.SUSPECT, "2.00 requests were in flight on average where 4"),
     (
@@ -81,6 +81,14 @@ def test_each_rule_is_caught(point: Point, records: list[Record], worst: Verdict
     found = verdict(point, records)
     assert found.verdict is worst
     assert any(sentence in reason for reason in found.reasons), found.reasons
+
+
+@pytest.mark.parametrize(("n", "percentile"), [(20, "p50"), (64, "p90"), (130, "p95"), (662, "p99")])
+def test_lag_is_judged_by_what_the_sample_carries(n: int, percentile: str) -> None:
+    reasons = verdict(closed(1, n), answers(n, lag=6.0)).reasons
+    assert any(f"dispatch lag {percentile} 6.0 ms" in reason for reason in reasons)
+    one_hiccup = [*answers(n, lag=6.0)[:1], *answers(n)[1:]]
+    assert not any("dispatch lag" in reason for reason in verdict(closed(1, n), one_hiccup).reasons)
 
 
 def test_a_lag_that_a_long_ttft_hides_is_allowed() -> None:

@@ -7,7 +7,6 @@ import msgspec
 
 from cadenza.record import Outcome, Phase, Point, PointStatus, Record
 
-
 _NOT_THE_SERVERS = (Outcome.OK, Outcome.DROPPED, Outcome.CANCELLED)
 
 
