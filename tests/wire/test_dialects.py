@@ -50,6 +50,7 @@ EXPECTED: dict[str, tuple[int, int, str | None, Usage | None]] = {
     "vllm-0.32-chat-running-usage.sse": (12, 0, "length", Usage(22, 12)),
     "vllm-0.32-completions.sse": (12, 0, "length", None),
     "vllm-0.32-completions-usage.sse": (12, 0, "length", Usage(6, 12)),
+    "vllm-0.32-chat-reasoning.sse": (12, 12, "length", Usage(22, 12, 12)),
     "typed-vllm-chat-reasoning.sse": (5, 3, "stop", Usage(14, 6, 4)),
     "typed-vllm-chat-tools.sse": (2, 0, "tool_calls", None),
     "typed-vllm-chat-error.sse": (1, 0, None, None),

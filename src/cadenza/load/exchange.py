@@ -79,21 +79,20 @@ class Exchange:
     def receive(self, data: bytes, stamp_ns: int) -> None:
         """Bytes of the response. Broken ones end the exchange as malformed."""
         self.received_any = True
+        broken: MalformedError | None = None
         try:
             self.reader.feed(data)
-            if self.headers_ns is None and self.reader.headers_complete:
-                self.headers_ns = stamp_ns
-            body = self.reader.take()
-            if body:
-                self._last_read_ns = stamp_ns
-                self._unread.append((stamp_ns, body))
-                self._unread_bytes += len(body)
-                if self._unread_bytes > _UNREAD_BYTES:
-                    self._read_events()
         except MalformedError as error:
-            self.end("malformed", stamp_ns, str(error))
-            return
-        if self.reader.complete:
+            broken = error  # what came before the fault, in the same read even, still counts
+        if self.headers_ns is None and self.reader.headers_complete:
+            self.headers_ns = stamp_ns
+        try:
+            self._keep(self.reader.take(), stamp_ns)
+        except MalformedError as error:
+            broken = error
+        if broken is not None:
+            self.end("malformed", stamp_ns, str(broken))
+        elif self.reader.complete:
             self.end("complete", stamp_ns)
 
     def end(self, how: End, stamp_ns: int, reason: str = "") -> None:
@@ -174,6 +173,14 @@ class Exchange:
             connection=self.connection,
             target=self.outgoing.target,
         )
+
+    def _keep(self, body: bytes, stamp_ns: int) -> None:
+        if body:
+            self._last_read_ns = stamp_ns
+            self._unread.append((stamp_ns, body))
+            self._unread_bytes += len(body)
+            if self._unread_bytes > _UNREAD_BYTES:
+                self._read_events()
 
     def _first_token_limit_ns(self) -> int:
         """Once a token has come this limit is past caring about; unread bytes may or may not hold one."""
