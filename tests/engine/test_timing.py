@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadenza.engine.profile import load
@@ -90,6 +90,7 @@ def test_shapes_are_interpolated_between_rows_and_kept_beyond_them() -> None:
     assert factor(400) == pytest.approx(at_16, rel=1e-7)
 
 
+@settings(deadline=None)
 @given(skip=st.integers(0, 100), seed=st.text(max_size=5), row=st.sampled_from(ROWS))
 def test_any_32_draws_in_a_row_have_the_laws_mean(skip: int, seed: str, row: tuple[str, int, dict[str, str]]) -> None:
     deck = Deck(seed)
