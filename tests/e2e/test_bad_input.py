@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from support.canned_server import MODELS, Answer, Step, http, serve
-from support.scripted import DONE, END, HEAD, chunk, token, usage
+from support import faults
+from support.fault_server import FaultServer
 
 pytestmark = pytest.mark.slow
 TLS = Path(__file__).parents[1] / "data" / "tls"
-GOOD: list[Step] = [(0.002, HEAD + token()), (0.002, token(finish="length") + usage(3, 2) + DONE + END)]
 
 
 def cadenza(*argv: str, cwd: Path, file_bytes: int | None = None) -> subprocess.CompletedProcess[str]:
@@ -30,7 +29,7 @@ def cadenza(*argv: str, cwd: Path, file_bytes: int | None = None) -> subprocess.
 
 
 def sweep(url: str, cwd: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    defaults = ("-c", "2", "--requests", "12", "--out", "run", "--json")
+    defaults = ("-c", "2", "--requests", "12", "--output-tokens", "4", "--out", "run", "--json")
     return cadenza("sweep", "--url", url, *defaults, *flags, cwd=cwd)
 
 
@@ -40,13 +39,13 @@ def only_point(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
     return point
 
 
-def after_the_trial(steps: list[Step]) -> Answer:
-    """A good answer to the preflight, then `steps`."""
-    return lambda n, request: GOOD if n == 0 else steps
+def after_the_trial(fault: faults.Behaviour) -> faults.Behaviour:
+    """A good answer to the preflight, then `fault`."""
+    return lambda received: (fault if received.number else faults.OK)(received)
 
 
 def test_a_good_server_is_exit_code_0(tmp_path: Path) -> None:
-    with serve(lambda n, request: GOOD) as server:
+    with FaultServer() as server:
         done = sweep(server.url, tmp_path)
     assert done.returncode == 0, done.stderr
     point = only_point(done)
@@ -68,32 +67,36 @@ def test_no_server_and_a_wrong_host(tmp_path: Path) -> None:
 
 
 def test_a_server_that_speaks_no_http(tmp_path: Path) -> None:
-    with serve(lambda n, request: GOOD, {"/v1/models": b"SSH-2.0-OpenSSH_9.2p1\r\n"}) as server:
+    with FaultServer(faults.NO_HTTP) as server:
         done = sweep(server.url, tmp_path)
     assert done.returncode == 3
     assert "does not speak HTTP as it should" in done.stderr
 
 
 def test_an_html_page(tmp_path: Path) -> None:
-    page = "<html><head><title>Welcome to nginx!</title></head></html>"
-    with serve(lambda n, request: GOOD, {"/v1/models": http(200, page, "text/html")}) as server:
+    page = faults.http_error(
+        200, b"<html><head><title>Welcome to nginx!</title></head></html>", content_type="text/html"
+    )
+    with FaultServer(routes={"/v1/models": page}) as server:
         done = sweep(server.url, tmp_path)
     assert done.returncode == 3
     assert "an HTML page: Welcome to nginx!" in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("answer", "flags", "sentence"),
+    ("behaviour", "flags", "sentence"),
     [
-        (http(401, {"error": "Unauthorized"}), (), "put it into the variable CADENZA_API_KEY"),
-        (http(404, {"error": {"message": "no", "code": 404}}), ("--model", "x"), "has no model 'x'; it has: m"),
-        (http(400, {"error": {"message": "maximum context length is 9"}}), (), "maximum context length is 9"),
-        (http(503, {"error": {"message": "busy"}}), (), "HTTP 503: busy"),
+        (faults.UNAUTHORIZED, (), "put it into the variable CADENZA_API_KEY"),
+        (faults.only_models("tiny"), ("--model", "x"), "has no model 'x'; it has: tiny"),
+        (faults.TOO_LONG, (), "maximum context length is 2048"),
+        (faults.OVERLOADED, (), "HTTP 503: The server is overloaded"),
     ],
     ids=["401", "404 model", "context", "503"],
 )
-def test_a_refusal_before_the_run(answer: bytes, flags: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
-    with serve(lambda n, request: [(0, answer)]) as server:
+def test_a_refusal_before_the_run(
+    behaviour: faults.Behaviour, flags: tuple[str, ...], sentence: str, tmp_path: Path
+) -> None:
+    with FaultServer(behaviour) as server:
         done = sweep(server.url, tmp_path, *flags)
     assert done.returncode == 3
     assert sentence in done.stderr
@@ -101,47 +104,42 @@ def test_a_refusal_before_the_run(answer: bytes, flags: tuple[str, ...], sentenc
 
 
 @pytest.mark.parametrize(
-    ("steps", "outcome"),
+    ("fault", "outcome"),
     [
-        ([(0, HEAD + token()), (0, END)], "truncated"),
-        ([(0, HEAD + token() + chunk(b"data: {oops\n\n") + END)], "malformed"),
-        ([(0, HEAD + token()), (30, END)], "timeout_stall"),
-        ([(0, HEAD), (30, END)], "timeout_first_token"),
-        ([(0, HEAD + token()), (0.01, "reset")], "connection_lost"),
-        ([(0, HEAD + token()), (0.01, None)], "connection_lost"),
-        ([(0, HEAD + token() + chunk(b'data: {"error":{"message":"boom"}}\n\n') + DONE + END)], "stream_error"),
-        ([(0, http(500, {"error": {"message": "boom"}}))], "http_error"),
+        (faults.stream(faults.Answer(done=False, finish=False)), "truncated"),
+        (faults.broken_json(), "malformed"),
+        (faults.stall(30, after=2), "timeout_stall"),
+        (faults.stall(30), "timeout_first_token"),
+        (faults.reset("mid-stream"), "connection_lost"),
+        (faults.close_mid_chunk(), "connection_lost"),
+        (faults.error_event(), "stream_error"),
+        (faults.SERVER_ERROR, "http_error"),
     ],
     ids=["no DONE", "broken JSON", "stall", "no token", "reset", "closed", "error event", "500"],
 )
 def test_a_server_that_fails_in_the_run_is_data_and_exit_code_1(
-    steps: list[Step], outcome: str, tmp_path: Path
+    fault: faults.Behaviour, outcome: str, tmp_path: Path
 ) -> None:
-    with serve(after_the_trial(steps)) as server:
+    with FaultServer(after_the_trial(fault)) as server:
         done = sweep(server.url, tmp_path, "--requests", "4", "--timeouts", "first=0.3,stall=0.3")
     assert done.returncode == 1, done.stderr
     point = only_point(done)
     assert point["verdict"] == "INVALID"
     assert point["requests"] == {
-        "planned": 4,
-        "sent": 4,
-        "ok": 0,
-        "failed": 4,
-        "dropped": 0,
+        "planned": 4, "sent": 4, "ok": 0, "failed": 4, "dropped": 0,
         "outcomes": {outcome: 4},
     }
 
 
 def test_finish_reason_without_done_is_an_answer(tmp_path: Path) -> None:
-    steps: list[Step] = [(0, HEAD + token()), (0.002, token(finish="stop") + usage(3, 2) + END)]
-    with serve(lambda n, request: steps) as server:
+    with FaultServer(faults.stream(faults.Answer(done=False))) as server:
         done = sweep(server.url, tmp_path)
     assert done.returncode == 0, done.stderr
     assert only_point(done)["notes"] == ["14 answers: no [DONE]"]
 
 
 def test_an_unreadable_dataset(tmp_path: Path) -> None:
-    with serve(lambda n, request: GOOD) as server:
+    with FaultServer() as server:
         done = sweep(server.url, tmp_path, "--prompts", "sharegpt:nowhere.json")
     assert done.returncode == 2
     assert "nowhere.json" in done.stderr
@@ -151,7 +149,7 @@ def test_an_unreadable_dataset(tmp_path: Path) -> None:
 def test_an_out_that_is_taken_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine").write_text("precious")
-    with serve(lambda n, request: GOOD) as server:
+    with FaultServer() as server:
         done = sweep(server.url, tmp_path)
     assert done.returncode == 2
     assert "is not empty, and nothing is overwritten" in done.stderr
@@ -159,9 +157,22 @@ def test_an_out_that_is_taken_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_keeps_and_reports_what_was_measured(tmp_path: Path) -> None:
-    with serve(lambda n, request: GOOD) as server:
+    with FaultServer() as server:
         done = cadenza(
-            *("sweep", "--url", server.url, "-c", "1", "--requests", "200", "--out", "run", "--json"),
+            *(
+                "sweep",
+                "--url",
+                server.url,
+                "-c",
+                "1",
+                "--requests",
+                "200",
+                "--output-tokens",
+                "4",
+                "--out",
+                "run",
+                "--json",
+            ),
             cwd=tmp_path,
             file_bytes=20_000,
         )
@@ -183,11 +194,11 @@ def test_a_reader_that_goes_away_is_silence(tmp_path: Path) -> None:
 
 def test_keys_reach_the_server_and_no_file(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("s3cret-key")
-    with serve(lambda n, request: GOOD) as server:
+    with FaultServer() as server:
         done = sweep(server.url, tmp_path, "--api-key-file", "key", "--header", "X-Team: s3cret-team")
     assert done.returncode == 0, done.stderr
-    assert all(b"Authorization: Bearer s3cret-key" in head for head in server.heads)
-    assert all(b"X-Team: s3cret-team" in head for head in server.heads)
+    assert {received.headers.get("authorization") for received in server.requests} == {"Bearer s3cret-key"}
+    assert {received.headers.get("x-team") for received in server.requests} == {"s3cret-team"}
     written = "".join(path.read_text() for path in (tmp_path / "run").iterdir()) + done.stdout + done.stderr
     assert "s3cret" not in written
     assert "X-Team" in written
@@ -196,7 +207,7 @@ def test_keys_reach_the_server_and_no_file(tmp_path: Path) -> None:
 def test_tls_with_a_certificate_of_ones_own(tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(TLS / "cert.pem", TLS / "key.pem")
-    with serve(lambda n, request: GOOD, context=context) as server:
+    with FaultServer(context=context) as server:
         refused = sweep(server.url, tmp_path)
         assert refused.returncode == 3
         assert "certificate" in refused.stderr
@@ -206,15 +217,15 @@ def test_tls_with_a_certificate_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_several_urls_share_the_load(tmp_path: Path) -> None:
-    with serve(lambda n, request: GOOD) as one, serve(lambda n, request: GOOD) as two:
+    with FaultServer() as one, FaultServer() as two:
         done = sweep(one.url, tmp_path, "--url", two.url)
     assert done.returncode == 0, done.stderr
-    assert (one.posts, two.posts) == (1 + 7, 7)  # the trial, then 2 warm-up and 12 measured in turn
+    posts = [sum(received.is_completion for received in server.requests) for server in (one, two)]
+    assert posts == [1 + 7, 7]  # the trial, then 2 warm-up and 12 measured in turn
 
 
 def test_models_are_listed_where_there_are_several(tmp_path: Path) -> None:
-    pages = {"/v1/models": http(200, {"data": [{"id": "a"}, {"id": "b"}]})}
-    with serve(lambda n, request: GOOD, pages) as server:
+    with FaultServer(models=("a", "b")) as server:
         done = sweep(server.url, tmp_path)
         assert done.returncode == 2
         assert "choose with --model NAME, or --model all: a, b" in done.stderr
@@ -223,8 +234,7 @@ def test_models_are_listed_where_there_are_several(tmp_path: Path) -> None:
 
 
 def test_a_probe_in_one_screen(tmp_path: Path) -> None:
-    pages = {"/v1/models": http(200, MODELS), "/version": http(200, {"version": "9.9"})}
-    with serve(lambda n, request: GOOD, pages) as server:
+    with FaultServer(routes={"/version": faults.http_error(200, b'{"version":"9.9"}')}) as server:
         done = cadenza("probe", server.url, cwd=tmp_path)
     assert done.returncode == 0
     assert "vLLM 9.9" in done.stdout

@@ -7,6 +7,7 @@ import itertools
 import json
 import select
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Iterable, Mapping
@@ -24,7 +25,8 @@ class FaultServer:
 
     A route's prefix may stand before the API's path ("/slow" for a base URL of `server.url + "/slow"`). Any other
     request is answered by the route of exactly its path; else GET …/v1/models lists `models`, and the rest is a 404.
-    A `Banner` speaks for the whole server. `requests` is what came, in order; `connections` how many were opened.
+    With a `context` it speaks TLS. A `Banner` speaks for the whole server. `requests` is what came, in order;
+    `connections` how many were opened.
     """
 
     def __init__(
@@ -32,11 +34,13 @@ class FaultServer:
         behaviour: Behaviour | Banner = OK,
         routes: Mapping[str, Behaviour] | None = None,
         models: Iterable[str] = ("tiny",),
+        context: ssl.SSLContext | None = None,
     ) -> None:
         self.requests: list[Received] = []
         self.connections = 0
         self.url = ""
         self._behaviour = behaviour
+        self._context = context
         self._routes = dict(routes or {})
         listed = [{"id": name, "object": "model", "owned_by": "vllm", "max_model_len": 2048} for name in models]
         self._models = http_error(200, json.dumps({"object": "list", "data": listed}).encode())
@@ -46,7 +50,8 @@ class FaultServer:
 
     def __enter__(self) -> Self:
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        scheme = "https" if self._context else "http"
+        self.url = f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}"
         self._waker, self._woken = socket.socketpair()
         self._acceptor = threading.Thread(target=self._accept)
         self._acceptor.start()
@@ -80,7 +85,8 @@ class FaultServer:
 
     def _serve(self, sock: socket.socket, connection: int) -> None:
         try:
-            with sock, sock.makefile("rb") as reader:
+            stream = self._context.wrap_socket(sock, server_side=True) if self._context else sock
+            with stream as sock, stream.makefile("rb") as reader:
                 if isinstance(self._behaviour, Banner):
                     sock.sendall(self._behaviour.data)
                     sock.shutdown(socket.SHUT_WR)

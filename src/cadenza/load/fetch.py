@@ -49,7 +49,7 @@ def fetch(
 
 def _read(transport: Transport, target: Target, path: str, connection: int, until_ns: int) -> Answer:
     reader, body = ResponseReader(), bytearray()
-    where = f"{target.url}: GET {target.path(path)}"
+    where = f"{target.url}{path}"
     while not reader.complete:
         if transport.clock.now_ns() >= until_ns:
             raise TargetError(f"{where}: no whole answer in time: is this the right port?")

@@ -159,7 +159,7 @@ def _refused(target: Target, record: Record, model: str, served: Sequence[str]) 
     if record.status == 404 and served and model not in served:
         return f"{target.url} has no model {printable(model, 120)!r}; it has: {_names(served)}"
     if record.status == 404:
-        return f"{target.url} refuses the request: {said}. Is --api right for this server?"
+        return f"{target.url} refuses the request ({said}): is --api right, and is --model spelt as the server has it?"
     first = f"the first request for {printable(model, 120)!r}"
     if record.status is not None and record.status != 200:
         return f"{target.url} refuses {first}: {said}"
