@@ -28,7 +28,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     concurrency     requests in flight, one point each; empty: open loop
     rates_per_s     arrivals per second, one point each; empty: closed loop. Both given: every pair, capped
     arrivals        poisson | constant | gamma:K   (K the shape; K = 1 is poisson, K < 1 burstier)
-    requests        measured requests a point; duration_s: or as many as fit this time
+    requests        measured requests a point
+    duration_s      or as many as are due in this time, from the start of the point, warm-up included
     prompts         builtin | random:N | random:LO:HI | sharegpt:FILE | jsonl:FILE
     output_tokens   (low, high), both included, drawn per request; None: the dataset's own, else 128 to 256
     warmup          unmeasured requests before each point; None: one for each slot

@@ -149,3 +149,31 @@ def test_header_values_do_not_reach_the_manifest() -> None:
     argv = ["sweep", "--header", "X-Key: s3cret", "--header=X-Other: s3cret", "-c", "1"]
     kept = _argv_without_secrets(argv)
     assert kept == ["sweep", "--header", "X-Key: …", "--header=X-Other: …", "-c", "1"]
+
+
+def test_a_bug_of_ours_is_a_line_to_report(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(args: argparse.Namespace) -> int:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("cadenza.cli.ls.run", broken)
+    assert main(["ls"]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "ZeroDivisionError at test_options.py:" in err
+
+
+@pytest.mark.parametrize(
+    "argv", [["show", "nowhere"], ["ls", "nowhere"], ["show"], ["sweep", "--no-such-flag"], ["dance"]]
+)
+def test_usage_is_exit_code_2(argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = main(argv)
+    except SystemExit as left:  # argparse's own way out
+        code = int(left.code or 0)
+    assert code == 2
+
+
+def test_without_a_verb_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "examples:" in capsys.readouterr().out

@@ -90,6 +90,26 @@ def test_a_killed_run_counts_what_it_lost_as_dropped() -> None:
     assert (only.requests.planned, only.requests.sent, only.requests.dropped) == (40, 12, 28)
 
 
+def test_a_cap_that_cannot_keep_up_says_so() -> None:
+    """D/D/1: due every 20 ms, served in 40 ms, one slot: 25/s of 50/s leave."""
+    capped = Point(
+        index=0,
+        model="m",
+        load=LoadLabel.CAPPED,
+        concurrency=1,
+        rate_per_s=50,
+        planned=41,
+        status=PointStatus.COMPLETE,
+        start_ns=0,
+    )
+    late = [rec(k, 40.0 * k, [40.0 * k + 20, 40.0 * k + 40], intended=20.0 * k) for k in range(41)]
+    (only,) = summary([capped], late).points
+    assert (only.offered_per_s, only.achieved_per_s) == pytest.approx((50, 25))
+    assert only.notes[0].startswith("requests left at 25/s where 50/s were due")
+    in_time = [rec(k, 20.0 * k, [20.0 * k + 10, 20.0 * k + 15], intended=20.0 * k) for k in range(41)]
+    assert summary([capped], in_time).points[0].notes == []
+
+
 def test_points_that_were_not_begun_are_not_reported() -> None:
     waiting = closed(2, 12)
     waiting.index, waiting.start_ns = 1, None

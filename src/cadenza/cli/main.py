@@ -53,6 +53,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except Exception as error:
+        print(f"cadenza: {_describe_bug(error)}", file=sys.stderr)
+        return 1
+
+
+def _describe_bug(error: Exception) -> str:
+    """Where it happened, in one line: enough for a report, and no traceback in a user's face."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    where = f"{os.path.basename(last.tb_frame.f_code.co_filename)}:{last.tb_lineno}" if last is not None else "?"
+    return f"this is a bug in cadenza, please report it: {type(error).__name__} at {where}: {error}"
 
 
 def make_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:

@@ -14,7 +14,7 @@ from cadenza import __version__
 from cadenza.cli.main import EXIT_INTERRUPTED
 from cadenza.clock import MonotonicClock, anchor
 from cadenza.engine import child
-from cadenza.errors import StoreError
+from cadenza.errors import CadenzaError, StoreError
 from cadenza.load.sockets import SocketTransport, tls_context
 from cadenza.load.target import resolve
 from cadenza.prompts.catalogue import digest
@@ -74,7 +74,7 @@ def _finish(runner: Runner, writer: RunWriter, stop: Stop, args: argparse.Namesp
     try:
         summary = runner.run()
         status = RunStatus.INTERRUPTED if stop() else RunStatus.COMPLETE
-    except StoreError:
+    except CadenzaError:
         report(runner.summary(), writer.path, as_json=args.json)
         raise
     finally:

@@ -12,10 +12,12 @@ from cadenza.stats.columns import Columns
 from cadenza.stats.concurrency import mean_in_flight, peak_in_flight
 from cadenza.stats.distribution import Distribution
 from cadenza.stats.requests import Failure, Requests, count_requests, list_failures
-from cadenza.stats.throughput import requests_per_s, throughput_tok_per_s, tokens_per_event
+from cadenza.stats.throughput import rate_per_s, requests_per_s, throughput_tok_per_s, tokens_per_event
 from cadenza.stats.window import Window, ended_inside, steady_window, whole_window
 
 NAN = float("nan")
+# A capped loop that sends less than this share of what is due has a queue that does not come back down.
+KEEPS_UP = 0.95
 
 
 class WindowTold(msgspec.Struct, frozen=True):
@@ -64,6 +66,8 @@ class PointSummary(msgspec.Struct, kw_only=True):
     tokens_per_event: float
     throughput_tok_per_s: float
     requests_per_s: float
+    offered_per_s: float
+    achieved_per_s: float
     speedup: float = NAN
     efficiency: float = NAN
     drift_ms: float = NAN
@@ -113,6 +117,7 @@ def summarise_point(point: Point, records: Sequence[Record]) -> PointSummary:
     ttft = latency.ttft_ms(columns)
     tpot = latency.tpot_ms(columns)
     per_event = tokens_per_event(columns)
+    offered, achieved = rate_per_s(columns.intended_ms[sent]), rate_per_s(columns.sent_ms[sent])
     point_summary = PointSummary(
         index=point.index,
         model=point.model,
@@ -122,7 +127,7 @@ def summarise_point(point: Point, records: Sequence[Record]) -> PointSummary:
         status=point.status,
         verdict=verdict,
         reasons=reasons,
-        notes=_notes(records, per_event),
+        notes=[*_note_rate(point, offered, achieved), *_notes(records, per_event)],
         requests=requests,
         failures=failures,
         duration_s=_duration_s(columns),
@@ -133,6 +138,8 @@ def summarise_point(point: Point, records: Sequence[Record]) -> PointSummary:
         tokens_per_event=per_event,
         throughput_tok_per_s=throughput_tok_per_s(columns, window),
         requests_per_s=requests_per_s(columns, window),
+        offered_per_s=offered,
+        achieved_per_s=achieved,
         in_flight=InFlight(peak_in_flight(columns), mean_in_flight(columns, window.start_ms, window.end_ms)),
         ttft_ms=Distribution.of(ttft[inside]),
         user_ttft_ms=Distribution.of(latency.user_ttft_ms(columns)[inside]),
@@ -209,6 +216,14 @@ def _token_source(columns: Columns) -> str | None:
     return "mixed" if told.any() else TokenSource.EVENTS.value
 
 
+def _note_rate(point: Point, offered: float, achieved: float) -> list[str]:
+    """A cap that cannot keep up makes a queue at the client, which grows for as long as one measures."""
+    if point.load is not LoadLabel.CAPPED or not achieved < KEEPS_UP * offered:
+        return []
+    told = f"requests left at {achieved:.3g}/s where {offered:.3g}/s were due"
+    return [f"{told}: over capacity at this cap, so user TTFT grows with the length of the run"]
+
+
 def _notes(records: Sequence[Record], per_event: float) -> list[str]:
     """Worth knowing, and no reason to doubt."""
     notes = []
@@ -225,6 +240,9 @@ def _notes(records: Sequence[Record], per_event: float) -> list[str]:
 def _undefined(point: PointSummary) -> dict[str, str]:
     """Why a figure is null."""
     reasons = {}
+    for name in ("offered_per_s", "achieved_per_s"):
+        if np.isnan(getattr(point, name)):
+            reasons[name] = "fewer than two requests were sent at different times"
     if np.isnan(point.throughput_tok_per_s):
         reasons["throughput_tok_per_s"] = reasons["requests_per_s"] = "the window has no length"
     if np.isnan(point.tokens_per_event):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cadenza.stats.columns import Columns
+from cadenza.stats.columns import Columns, Floats
 from cadenza.stats.window import Window, ended_inside
 
 
@@ -30,3 +30,14 @@ def tokens_per_event(columns: Columns) -> float:
     known = columns.measured & columns.ok & columns.told
     events = int(np.diff(columns.event_start)[known].sum())
     return float(columns.output_tok[known].sum()) / events if events else float("nan")
+
+
+def rate_per_s(stamps_ms: Floats) -> float:
+    """**Offered and achieved rate**: (n − 1) / (last − first) of n stamps, requests per second.
+
+    Of the intended starts it is the offered rate as the plan drew it, of the dispatches the achieved one. Measured
+    requests that were sent; NaN: fewer than two, or all at one instant.
+    """
+    kept = stamps_ms[np.isfinite(stamps_ms)]
+    span_ms = float(kept.max() - kept.min()) if len(kept) else 0.0
+    return 1000 * (len(kept) - 1) / span_ms if span_ms > 0 else float("nan")
