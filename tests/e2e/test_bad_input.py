@@ -126,7 +126,11 @@ def test_a_server_that_fails_in_the_run_is_data_and_exit_code_1(
     point = only_point(done)
     assert point["verdict"] == "INVALID"
     assert point["requests"] == {
-        "planned": 4, "sent": 4, "ok": 0, "failed": 4, "dropped": 0,
+        "planned": 4,
+        "sent": 4,
+        "ok": 0,
+        "failed": 4,
+        "dropped": 0,
         "outcomes": {outcome: 4},
     }
 

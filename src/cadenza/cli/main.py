@@ -63,7 +63,7 @@ def _describe_bug(error: Exception) -> str:
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
-    where = f"{os.path.basename(last.tb_frame.f_code.co_filename)}:{last.tb_lineno}" if last is not None else "?"
+    where = f"{last.tb_frame.f_code.co_filename.rpartition('/')[2]}:{last.tb_lineno}" if last is not None else "?"
     return f"this is a bug in cadenza, please report it: {type(error).__name__} at {where}: {error}"
 
 
