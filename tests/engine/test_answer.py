@@ -35,8 +35,8 @@ def anonymous(stream: bytes) -> str:
             "chat-running-usage.sse",
             Ask(model="m", chat=True, prompt_tokens=22, output_tokens=12, include_usage=True, continuous_usage=True),
         ),
-        ("completions.sse", Ask(model="m", chat=False, prompt_tokens=13, output_tokens=12)),
-        ("completions-usage.sse", Ask(model="m", chat=False, prompt_tokens=13, output_tokens=12, include_usage=True)),
+        ("completions.sse", Ask(model="m", chat=False, prompt_tokens=6, output_tokens=12)),
+        ("completions-usage.sse", Ask(model="m", chat=False, prompt_tokens=6, output_tokens=12, include_usage=True)),
     ],
 )
 def test_streams_are_vllms_byte_for_byte(recording: str, ask: Ask) -> None:

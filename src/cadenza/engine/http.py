@@ -50,11 +50,13 @@ class Parser:
     def __init__(self) -> None:
         self.calls: deque[Call] = deque()
         self.expects_continue = False
+        self._in_head = False
         self._parser = httptools.HttpRequestParser(self)
         self._reset()
 
     def feed(self, data: bytes) -> None:
         """Take bytes; complete requests appear in `calls`. BadRequestError: answer it and close."""
+        was_in_head = self._in_head
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -65,6 +67,10 @@ class Parser:
             raise
         except httptools.HttpParserError:
             raise BadRequestError(400, "Invalid HTTP request received.") from None
+        if was_in_head and self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                raise BadRequestError(431, f"The request's head is larger than {MAX_HEAD_BYTES} bytes.")
 
     def _reset(self) -> None:
         self._url = bytearray()
@@ -74,16 +80,16 @@ class Parser:
 
     def on_message_begin(self) -> None:
         self._reset()
+        self._in_head = True
 
     def on_url(self, url: bytes) -> None:
         self._url += url
-        self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-        self._count_head(len(name) + len(value))
 
     def on_headers_complete(self) -> None:
+        self._in_head = False
         self.expects_continue = self._headers.get("expect", "").lower() == "100-continue"
 
     def on_body(self, body: bytes) -> None:
@@ -106,11 +112,6 @@ class Parser:
                 chunked=self._parser.get_http_version() == "1.1",
             )
         )
-
-    def _count_head(self, length: int) -> None:
-        self._head_bytes += length
-        if self._head_bytes > MAX_HEAD_BYTES:
-            raise BadRequestError(431, f"The request's head is larger than {MAX_HEAD_BYTES} bytes.")
 
 
 def head(status: int, fields: bytes, keep_alive: bool = True) -> bytes:
