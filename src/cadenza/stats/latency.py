@@ -5,7 +5,7 @@ Nothing here selects: which requests count is the window's business (`stats.wind
 
 import numpy as np
 
-from cadenza.stats.columns import Columns, Floats
+from cadenza.stats.columns import Bools, Columns, Floats
 
 
 def ttft_ms(columns: Columns) -> Floats:
@@ -54,7 +54,7 @@ def connect_ms(columns: Columns) -> Floats:
     return columns.connected_ms - columns.sent_ms
 
 
-def itl_ms(columns: Columns, selected: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> Floats:
+def itl_ms(columns: Columns, selected: Bools) -> Floats:
     """**ITL**, inter-token latency: gaps between successive events of a request, pooled over the `selected` requests.
 
     (k,) values, k the number of gaps. Per event: where an event carries several tokens it is not a time per token,

@@ -5,6 +5,7 @@ from itertools import count
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from cadenza.arrivals import catalogue as arrivals
 from cadenza.arrivals.arrival import for_horizon
@@ -74,7 +75,7 @@ def draw_requests(spec: Spec, point: Point) -> Iterator[Request]:
         )
 
 
-def _arrivals_ns(spec: Spec, point: Point) -> "np.ndarray[tuple[int], np.dtype[np.int64]] | None":
+def _arrivals_ns(spec: Spec, point: Point) -> NDArray[np.int64] | None:
     if point.rate_per_s is None:
         return None
     law, rng = arrivals.parse(spec.arrivals), np.random.default_rng([spec.seed, point.index])
