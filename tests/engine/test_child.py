@@ -15,25 +15,6 @@ from cadenza.errors import CadenzaError
 
 pytestmark = pytest.mark.slow
 
-# The verb by itself, without the rest of the command line around it.
-VERB = (
-    "import argparse, sys\n"
-    "from cadenza.cli import engine\n"
-    "from cadenza.errors import CadenzaError\n"
-    "parser = argparse.ArgumentParser()\n"
-    "engine.configure(parser)\n"
-    "try:\n"
-    "    sys.exit(engine.run(parser.parse_args(sys.argv[2:])))\n"
-    "except CadenzaError as error:\n"
-    "    print(error, file=sys.stderr)\n"
-    "    sys.exit(error.exit_code)\n"
-)
-
-
-@pytest.fixture(autouse=True)
-def launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "_LAUNCH", (sys.executable, "-c", VERB))
-
 
 def alive(pid: int) -> bool:
     try:
@@ -65,9 +46,8 @@ def test_it_ends_when_its_parent_is_killed() -> None:
         [
             sys.executable,
             "-c",
-            "import sys, time\n"
+            "import time\n"
             "from cadenza.engine import child\n"
-            f"child._LAUNCH = (sys.executable, '-c', {VERB!r})\n"
             "with child.start('mi50-rx6900xt') as engine:\n"
             "    print(engine.process.pid, flush=True)\n"
             "    time.sleep(60)\n",
