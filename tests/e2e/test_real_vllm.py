@@ -1,4 +1,4 @@
-"""Against a real vLLM, where one is to be had: counts must agree with the engine's own, to the request and the token."""
+"""Against a real vLLM, where one is to be had: counts agree with the engine's own, to the request and the token."""
 
 import os
 import subprocess
