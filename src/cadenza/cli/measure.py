@@ -2,6 +2,8 @@
 
 import argparse
 import contextlib
+import os
+import shutil
 import signal
 import sys
 import time
@@ -93,7 +95,19 @@ def report(summary: Summary, path: Path, *, as_json: bool) -> None:
         sys.stdout.flush()
         return
     terminal.show(summary)
-    _say(f"\nKept in {path}. Next: cadenza show {path} --markdown    cadenza ls")
+    program = _program()
+    _say(f"\nKept in {path}. Next:")
+    _say(f"  {program} show {path} --markdown      the table for an issue or a wiki")
+    _say(f"  {program} sweep --url http://localhost:8000      your own server")
+
+
+def _program() -> str:
+    """What to type for `cadenza` here: an environment that is not active has it under its own path only."""
+    called = Path(sys.argv[0])
+    found = shutil.which("cadenza")
+    if found is not None and Path(found).resolve() == called.resolve():
+        return "cadenza"
+    return os.path.relpath(called) if called.name == "cadenza" else "python -m cadenza"
 
 
 def _manifest(spec: Spec, server: Server, transport: SocketTransport) -> Manifest:
