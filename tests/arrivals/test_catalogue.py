@@ -20,7 +20,7 @@ def test_names() -> None:
 
 
 def test_the_default_of_the_spec_is_a_name() -> None:
-    parse(Spec().arrivals)
+    assert isinstance(parse(Spec().arrivals), Poisson)
 
 
 @pytest.mark.parametrize(

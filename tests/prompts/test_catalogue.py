@@ -34,7 +34,7 @@ def test_each_name_gives_requests(tmp_path: Path, jsonl: Path) -> None:
 
 
 def test_the_default_of_the_spec_is_a_name() -> None:
-    parse(Spec().prompts, seed=0, point=0)
+    assert parse(Spec().prompts, seed=0, point=0).request(0).messages
 
 
 def test_without_a_range_the_dataset_says_how_long(jsonl: Path) -> None:

@@ -1,6 +1,6 @@
 """The arrival laws by the names that `Spec.arrivals` gives them: poisson, constant, gamma:K.
 
-`Closed` is not among them: a spec without rates is a closed loop, whatever its arrivals say.
+A closed loop has none: a spec without rates is one, and there the freed slot says when the next request is due.
 """
 
 import math
