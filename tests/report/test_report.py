@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from cadenza.record import Outcome, Record
@@ -120,6 +121,32 @@ def test_piped_text_is_plain_and_narrow() -> None:
     assert text.isascii() or set(text) - set(map(chr, range(128))) <= set("–×·−")
 
 
+def test_no_number_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    summary = article()
+    wide = msgspec.structs.replace(
+        summary.points[-1],
+        concurrency=1024,
+        throughput_tok_per_s=1234567.89,
+        ttft_ms=distribution("183012.3", "182011.1", "219876.5"),
+        verdict=Verdict.CLIENT_LIMITED,
+    )
+    summary.points.append(wide)
+    for out in (io.StringIO(), Terminal()):
+        terminal.show(summary, out)
+        assert "…" not in out.getvalue()
+        for told in ("1024", "1234567.89", "183012.3", "182011.1", "219876.5", "CLIENT-LIMITED"):
+            assert told in out.getvalue()
+
+
+def test_no_drift_from_a_base_without_cadence() -> None:
+    summary = article()
+    base = msgspec.structs.replace(summary.points[0], tpot_ms=Distribution.of(np.empty(0)))
+    dead = relate([base, *summary.points[1:5]], simulated=True, tool=summary.tool)
+    assert "nan" not in shown(dead)
+    assert "Cadence" not in shown(dead)
+
+
 def test_an_empty_run_says_so() -> None:
     assert "nothing to report" in shown(relate([], simulated=False, tool={}))
 
@@ -151,6 +178,20 @@ def test_progress_in_a_pipe_is_a_line_a_point() -> None:
         summarise_point(closed(1, 12), [rec(k, 40.0 * k, [40.0 * k + 20, 40.0 * k + 40]) for k in range(12)])
     )
     assert stream.getvalue() == "[1/3] m C=1  50.0 tok/s  TTFT 20.0 ms  TPOT 20.00 ms  12 ok  VALID\n"
+
+
+class Gone(Terminal):
+    """A terminal that was closed."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_a_run_outlives_its_terminal() -> None:
+    progress = Progress(Gone())
+    progress.point_started(closed(1, 3), 1, 1)
+    progress.request_ended(rec(0, 0, [20, 40]))
+    progress.point_done(summarise_point(closed(1, 3), []))
 
 
 def test_quiet_is_quiet() -> None:

@@ -73,6 +73,27 @@ CASES: list[tuple[str, Point, list[Record], Verdict, str]] = [
         Verdict.INVALID,
         "1 stamps lie before what caused them",
     ),
+    (
+        "an event before the one before it",
+        closed(1, 20),
+        [msgspec.structs.replace(r, event_ns=[r.event_ns[1], r.event_ns[0], r.event_ns[2]]) for r in answers(20)],
+        Verdict.INVALID,
+        "20 stamps lie before what caused them",
+    ),
+    (
+        "an end before the last event",
+        closed(1, 20),
+        [msgspec.structs.replace(r, done_ns=r.event_ns[1]) for r in answers(20)],
+        Verdict.INVALID,
+        "20 stamps lie before what caused them",
+    ),
+    (
+        "counted twice",
+        closed(1, 20),
+        [msgspec.structs.replace(r, index=min(r.index, 18)) for r in answers(20)],
+        Verdict.INVALID,
+        "1 requests have more than one record",
+    ),
 ]
 
 
@@ -81,6 +102,13 @@ def test_each_rule_is_caught(point: Point, records: list[Record], worst: Verdict
     found = verdict(point, records)
     assert found.verdict is worst
     assert any(sentence in reason for reason in found.reasons), found.reasons
+
+
+def test_what_we_cancelled_does_not_dilute_the_failures() -> None:
+    records = failed(1, 4) + [msgspec.structs.replace(r, outcome=Outcome.CANCELLED) for r in answers(20)[4:]]
+    found = verdict(closed(1, 40, PointStatus.INTERRUPTED), records)
+    assert found.verdict is Verdict.INVALID
+    assert "1 of 4 requests failed (25.0 %)" in found.reasons[0]
 
 
 @pytest.mark.parametrize(("n", "percentile"), [(20, "p50"), (64, "p90"), (130, "p95"), (662, "p99")])

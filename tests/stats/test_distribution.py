@@ -48,3 +48,13 @@ def test_percentiles_lie_between_their_neighbours_in_order(values: list[int]) ->
     for p, value in ((50, found.p50), (90, found.p90), (95, found.p95), (99, found.p99)):
         rank = p / 100 * (len(ordered) - 1)
         assert ordered[math.floor(rank)] - 1e-6 <= value <= ordered[math.ceil(rank)] + 1e-6
+
+
+@pytest.mark.parametrize(("tail", "n"), [(0.1, 64), (0.05, 130), (0.01, 662)])
+def test_the_floors_are_where_one_value_above_a_bound_is_allowed(tail: float, n: int) -> None:
+    """P(Binomial(n, tail) ≤ 1) falls to 1 % at the floor and not before."""
+
+    def at_most_one(n: int) -> float:
+        return float((1 - tail) ** n + n * tail * (1 - tail) ** (n - 1))
+
+    assert at_most_one(n) <= 0.01 < at_most_one(n - 1)

@@ -85,6 +85,13 @@ def test_what_is_undefined_is_null_and_says_why() -> None:
     assert only["undefined"]["ttft_ms"]
 
 
+def test_a_base_without_an_answer_leaves_no_null_without_a_reason() -> None:
+    dead = [rec(k, 50.0 * k, [], done=50.0 * k + 50, outcome=Outcome.HTTP_ERROR) for k in range(20)]
+    value = strict(to_json(summary([point(0, 1, 20), point(1, 2, 24)], dead + lanes(1, 2, 20))))
+    for one in value["points"]:
+        assert {name for name, given in one.items() if given is None} <= {*one["undefined"], "rate_per_s"}
+
+
 def test_a_killed_run_counts_what_it_lost_as_dropped() -> None:
     (only,) = summary([closed(1, 40, PointStatus.INTERRUPTED)], lanes(0, 1, 20)).points
     assert (only.requests.planned, only.requests.sent, only.requests.dropped) == (40, 12, 28)

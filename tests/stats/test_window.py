@@ -80,6 +80,38 @@ def test_usage_is_shared_out_over_the_events() -> None:
     assert tokens_per_event(columns) == pytest.approx(14 / 4)
 
 
+def loop(slots: int, planned: int, lengths: list[int], warmup: int) -> list[Record]:
+    """A closed loop by hand: a slot that falls free takes the next request, warm-up first and not drained."""
+    free, found = [0.0] * slots, []
+    for k in range(warmup + planned):
+        start = free.pop(free.index(min(free)))
+        end = start + lengths[k % len(lengths)]
+        free.append(end)
+        found.append(rec(k, start, [end], phase=Phase.WARMUP if k < warmup else Phase.MEASURE))
+    return found
+
+
+lengths = st.lists(st.integers(10, 60), min_size=1, max_size=20)
+
+
+@given(st.integers(1, 8), lengths)
+def test_the_request_rate_is_that_of_the_tokens(slots: int, took: list[int]) -> None:
+    """Answers of one token each: tokens and answers end at the same stamps, so the two rates are one."""
+    columns = Columns.of(loop(slots, 6 * slots, took, slots))
+    window = steady_window(closed(slots, 6 * slots), columns)
+    assert window.kind == "steady"
+    assert requests_per_s(columns, window) == pytest.approx(throughput_tok_per_s(columns, window))
+
+
+@given(st.integers(1, 8), lengths, st.booleans())
+def test_as_many_requests_as_advised_would_do(slots: int, took: list[int], warm: bool) -> None:
+    warmup, enough = slots * warm, max(2 * slots, 3)
+    assert steady_window(closed(slots, enough), Columns.of(loop(slots, enough, took, warmup))).kind == "steady"
+    short = steady_window(closed(slots, enough - 1), Columns.of(loop(slots, enough - 1, took, warmup)))
+    # Answers that end together may make do with fewer.
+    assert short.kind == "steady" or short.rule.endswith(f"--requests {enough} would do")
+
+
 def test_windows_side_by_side_share_no_token() -> None:
     columns = Columns.of(lane(0, 0, 5))
     parts = [Window(a, b, "steady", "") for a, b in ((0, 20), (20, 120), (120, 550))]

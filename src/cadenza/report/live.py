@@ -32,14 +32,15 @@ class Progress:
         self._planned = point.planned
         self._duration_s = point.duration_s
         self._ended = self._failed = self._tokens = 0
-        self._first_ns = self._last_ns = 0
+        self._first_ns: int | None = None
+        self._last_ns = 0
         self._started_s = self._now_s()
         self._draw(f"{self._head}  warming up")
 
     def request_ended(self, record: Record) -> None:
         """An answer is in."""
         self._tokens += record.output_tokens or 0
-        self._first_ns = self._first_ns or record.intended_ns
+        self._first_ns = record.intended_ns if self._first_ns is None else self._first_ns
         self._last_ns = record.done_ns or self._last_ns
         if record.phase is Phase.MEASURE:
             self._ended += 1
@@ -55,17 +56,16 @@ class Progress:
             return
         failed = f"  {summary.requests.failed} failed" if summary.requests.failed else ""
         self._draw("")
-        self._stream.write(
+        self._write(
             f"{self._head}  {number(summary.throughput_tok_per_s, 1)} tok/s  "
             f"TTFT {number(ttft_headline(summary).mean, 1)} ms  TPOT {number(summary.tpot_ms.mean, 2)} ms  "
             f"{summary.requests.ok} ok{failed}  {summary.verdict.value}\n"
         )
-        self._stream.flush()
 
     def _line(self, elapsed_s: float) -> str:
         of = f"/{self._planned}" if self._planned is not None else ""
         failed = f"  {self._failed} failed" if self._failed else ""
-        span_ns = self._last_ns - self._first_ns  # the run's own clock, which may be faster than real time
+        span_ns = self._last_ns - (self._first_ns or 0)  # the run's own clock, which may be faster than real time
         pace = f"  {self._tokens * NS_PER_S / span_ns:.1f} tok/s" if span_ns > 0 else ""
         return f"{self._head}  {self._ended}{of}{pace}{failed}{self._left(elapsed_s)}"
 
@@ -81,6 +81,13 @@ class Progress:
     def _draw(self, line: str) -> None:
         """Replace the changing line; blanks cover what was longer, so no escape sequence is needed."""
         if self._live:
-            self._stream.write(f"\r{line.ljust(self._drawn)}\r{line}")
-            self._stream.flush()
+            self._write(f"\r{line.ljust(self._drawn)}\r{line}")
             self._drawn = len(line)
+
+    def _write(self, text: str) -> None:
+        """Nobody may be listening any more; the measurement goes on."""
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:
+            self._quiet, self._live = True, False

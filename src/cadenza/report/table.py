@@ -111,6 +111,8 @@ def _drift(points: Sequence[PointSummary]) -> list[str]:
     if len(curve) < 2 or len({point.rate_per_s for point in curve}) > 1:
         return []
     curve.sort(key=lambda point: point.concurrency or 0)
+    if curve[-1].drift_class is None:  # the base has no cadence, so there is nothing to drift from
+        return []
     first, last = curve[0], curve[-1]
     spread = spread_pct([point.tpot_ms.mean for point in curve])
     sentence = (

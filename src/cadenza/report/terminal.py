@@ -1,10 +1,14 @@
 """The summary on a terminal: coloured where there is one, plain text where there is none."""
 
 import sys
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from cadenza.report.table import HEADER, footnotes, lay_out, title
 from cadenza.stats.summary import Summary
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 # Columns of text that is piped or kept; enough for the widest row.
 _PLAIN_WIDTH = 110
@@ -31,7 +35,7 @@ def show(summary: Summary, stream: TextIO | None = None) -> None:
             table.add_column(f"{above}\n{name}", justify="left" if name == "verdict" else "right", no_wrap=True)
         for row in section.rows:
             table.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in row))
-        console.print(table)
+        _print_whole(console, table)
         for remark in section.remarks:
             console.print(Text(f"  {remark}"))
     notes = footnotes(summary)
@@ -39,3 +43,14 @@ def show(summary: Summary, stream: TextIO | None = None) -> None:
         console.print()
     for note in notes:
         console.print(Text(note, style="dim"))
+
+
+def _print_whole(console: "Console", table: "Table") -> None:
+    """A line that is too long wraps; rich would cut digits off the numbers instead."""
+    from rich.measure import Measurement
+
+    width = console.width
+    needed = Measurement.get(console, console.options.update(max_width=10 * _PLAIN_WIDTH), table).maximum
+    console.width = max(width, needed)
+    console.print(table, soft_wrap=False, crop=False)
+    console.width = width

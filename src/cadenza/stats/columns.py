@@ -21,6 +21,7 @@ Ints = NDArray[np.int64]
 class Columns(msgspec.Struct, kw_only=True, frozen=True):
     """n records of one point. Arrays are (n,) but for the events, which are flat with (n + 1,) offsets.
 
+    index          position in the plan
     sent_ms, intended_ms, connected_ms, first_ms, last_ms, done_ms   stamps, NaN: none
     output_tok     tokens of the answer as `token_source` counts them; 0 where nothing came
     told           the server counted output_tok (usage), not we
@@ -30,6 +31,7 @@ class Columns(msgspec.Struct, kw_only=True, frozen=True):
     """
 
     origin_ns: int
+    index: Ints
     measured: Bools
     ok: Bools
     sent_ms: Floats
@@ -55,6 +57,7 @@ class Columns(msgspec.Struct, kw_only=True, frozen=True):
         tokens = [_event_tokens(row) for row in rows]
         return cls(
             origin_ns=origin,
+            index=np.array([row.index for row in rows], dtype=np.int64),
             measured=np.array([row.phase is Phase.MEASURE for row in rows], dtype=bool),
             ok=np.array([row.outcome is Outcome.OK for row in rows], dtype=bool),
             sent_ms=_stamps(origin, [row.sent_ns for row in rows]),

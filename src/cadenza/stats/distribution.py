@@ -5,8 +5,8 @@ import numpy as np
 
 from cadenza.stats.columns import Floats
 
-# Smallest n at which a percentile is worth its name: a 95 % interval for it, from order statistics, then lies inside
-# the sample (mlperf loadgen's early-stopping argument; DESIGN figures).
+# The fewest samples of which one may exceed a bound and the percentile still be below it with 99 % confidence: the
+# smallest n with P(Binomial(n, 1 − q) ≤ 1) ≤ 0.01, the early-stopping argument of MLPerf's LoadGen.
 FLOORS = {"p90": 64, "p95": 130, "p99": 662}
 
 
@@ -27,7 +27,11 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, values: Floats) -> "Distribution":
-        """**Percentiles** interpolate linearly between order statistics (numpy's default). NaN values are left out."""
+        """**Percentiles** interpolate linearly between order statistics (numpy's default). NaN values are left out.
+
+        Below n = 64, 130 or 662 a p90, p95 or p99 is marked as under-sampled: with one value allowed above a bound, n
+        is then too few to say with 99 % confidence that the percentile lies below it.
+        """
         kept = values[np.isfinite(values)]
         below = tuple(name for name, floor in FLOORS.items() if len(kept) < floor)
         if not len(kept):

@@ -173,7 +173,7 @@ def _base(point: PointSummary, points: Sequence[PointSummary]) -> PointSummary |
 def _relate_point(point: PointSummary, base: PointSummary | None) -> PointSummary:
     if base is None or point.concurrency is None or base.concurrency is None:
         why = "an open loop has no concurrency to compare by"
-        undefined = dict.fromkeys(("speedup", "efficiency", "drift_ms", "drift_pct"), why)
+        undefined = dict.fromkeys(("speedup", "efficiency", "drift_ms", "drift_pct", "drift_class"), why)
         return msgspec.structs.replace(point, undefined={**point.undefined, **undefined})
     pct = relative.drift_pct(point.tpot_ms.mean, base.tpot_ms.mean)
     own, first = point.throughput_tok_per_s, base.throughput_tok_per_s
@@ -185,7 +185,8 @@ def _relate_point(point: PointSummary, base: PointSummary | None) -> PointSummar
         drift_pct=pct,
         drift_class=relative.drift_class(pct),
     )
-    missing = [name for name in ("speedup", "drift_pct") if np.isnan(getattr(related, name))]
+    missing = [name for name in ("speedup", "efficiency", "drift_ms", "drift_pct") if np.isnan(getattr(related, name))]
+    missing += ["drift_class"] if related.drift_class is None else []
     why = f"this point or its base (C = {base.concurrency}) has no throughput or no TPOT"
     return msgspec.structs.replace(related, undefined={**point.undefined, **dict.fromkeys(missing, why)})
 
@@ -247,6 +248,8 @@ def _undefined(point: PointSummary) -> dict[str, str]:
         reasons["throughput_tok_per_s"] = reasons["requests_per_s"] = "the window has no length"
     if np.isnan(point.tokens_per_event):
         reasons["tokens_per_event"] = "no answer had its tokens counted by the server"
+    if point.token_source is None:
+        reasons["token_source"] = "no request succeeded"
     empty = {
         "ttft_ms": "no answer with a token ended in the window",
         "user_ttft_ms": "no answer with a token ended in the window",

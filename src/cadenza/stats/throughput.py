@@ -3,7 +3,7 @@
 import numpy as np
 
 from cadenza.stats.columns import Columns, Floats
-from cadenza.stats.window import Window, ended_inside
+from cadenza.stats.window import Window
 
 
 def throughput_tok_per_s(columns: Columns, window: Window) -> float:
@@ -17,8 +17,12 @@ def throughput_tok_per_s(columns: Columns, window: Window) -> float:
 
 
 def requests_per_s(columns: Columns, window: Window) -> float:
-    """**Request rate**: measured `ok` requests that ended inside the window / its length. NaN: it has no length."""
-    ended = int((ended_inside(columns, window) & columns.ok).sum())
+    """**Request rate**: `ok` requests that ended inside the window / its length. NaN: it has no length.
+
+    Those of the warm-up count, as their tokens do: a closed loop with C slots opens its window with C of them in
+    flight and closes it with C measured ones, so that leaving them out would lose up to C answers.
+    """
+    ended = int((columns.ok & window.holds(columns.done_ms)).sum())
     return ended / window.length_s if window.length_s > 0 else float("nan")
 
 

@@ -67,12 +67,23 @@ def steady_window(point: Point, columns: Columns) -> Window:
     if ended >= needed:
         return window
     rule = f"whole run, ramp and drain included: {ended} answers ended in the steady part, {needed} are needed"
+    rule += _advise(point, needed)
     return msgspec.structs.replace(whole_window(columns), rule=rule)
 
 
 def ended_inside(columns: Columns, window: Window) -> Bools:
-    """**Population** of latencies and rates: measured requests that ended inside the window, whatever their outcome."""
+    """**Population** of latencies: measured requests that ended inside the window, whatever their outcome."""
     return columns.measured & window.holds(columns.done_ms)
+
+
+def _advise(point: Point, needed: int) -> str:
+    """How many requests would do. At the last dispatch of a closed loop C are unfinished and all others have ended."""
+    if point.planned is None:
+        return "; a longer run would help"
+    if point.load is not LoadLabel.CLOSED:
+        return "; more --requests would help"
+    enough = (point.concurrency or 1) + needed
+    return f"; --requests {enough} would do" if point.planned < enough else ""
 
 
 def _edge(stamps_ms: Floats, *, first: bool) -> float:
