@@ -7,26 +7,28 @@ ONE = b"POST /v1/completions?x=1 HTTP/1.1\r\nHost: a\r\nContent-Type: applicatio
 TWO = b"GET /health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
 
 
-def check(parser: Parser) -> None:
+def is_both(parser: Parser) -> bool:
     first, second = parser.calls
-    assert (first.method, first.path, first.body) == ("POST", "/v1/completions", b"body")
-    assert first.headers == {"host": "a", "content-type": "application/json", "content-length": "4"}
-    assert first.keep_alive
-    assert first.chunked
-    assert (second.method, second.path, second.body, second.keep_alive) == ("GET", "/health", b"", False)
+    return (
+        (first.method, first.path, first.body) == ("POST", "/v1/completions", b"body")
+        and first.headers == {"host": "a", "content-type": "application/json", "content-length": "4"}
+        and first.keep_alive
+        and first.chunked
+        and (second.method, second.path, second.body, second.keep_alive) == ("GET", "/health", b"", False)
+    )
 
 
 def test_pipelined_requests_whole() -> None:
     parser = Parser()
     parser.feed(ONE + TWO)
-    check(parser)
+    assert is_both(parser)
 
 
 def test_pipelined_requests_byte_by_byte() -> None:
     parser = Parser()
     for at in range(len(ONE + TWO)):
         parser.feed((ONE + TWO)[at : at + 1])
-    check(parser)
+    assert is_both(parser)
 
 
 def test_pipelined_requests_at_every_cut() -> None:
@@ -35,7 +37,7 @@ def test_pipelined_requests_at_every_cut() -> None:
         parser = Parser()
         parser.feed(both[:cut])
         parser.feed(both[cut:])
-        check(parser)
+        assert is_both(parser)
 
 
 def test_http_1_0_keeps_nothing_alive_and_takes_no_chunks() -> None:

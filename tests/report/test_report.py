@@ -181,17 +181,22 @@ def test_progress_in_a_pipe_is_a_line_a_point() -> None:
 
 
 class Gone(Terminal):
-    """A terminal that was closed."""
+    """A terminal that was closed; counts how often somebody wrote to it."""
+
+    tries = 0
 
     def write(self, text: str) -> int:
+        self.tries += 1
         raise BrokenPipeError
 
 
 def test_a_run_outlives_its_terminal() -> None:
-    progress = Progress(Gone())
+    stream = Gone()
+    progress = Progress(stream)
     progress.point_started(closed(1, 3), 1, 1)
     progress.request_ended(rec(0, 0, [20, 40]))
     progress.point_done(summarise_point(closed(1, 3), []))
+    assert stream.tries == 1
 
 
 def test_quiet_is_quiet() -> None:

@@ -76,10 +76,6 @@ class Columns(msgspec.Struct, kw_only=True, frozen=True):
     def __len__(self) -> int:
         return len(self.ok)
 
-    def since_origin_ms(self, stamp_ns: int) -> float:
-        """A stamp of the run's clock on the columns' scale."""
-        return (stamp_ns - self.origin_ns) / NS_PER_MS
-
     def event_owner(self) -> Ints:
         """(m,) the request that each event belongs to."""
         return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.event_start))
