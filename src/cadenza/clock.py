@@ -33,10 +33,13 @@ class MonotonicClock:
         self._origin_ns = time.monotonic_ns()
 
     def now_ns(self) -> int:
-        now_ns = time.monotonic_ns()
+        return self.at_ns(time.monotonic_ns())
+
+    def at_ns(self, monotonic_ns: int) -> int:
+        """What this clock shows where CLOCK_MONOTONIC shows `monotonic_ns`."""
         if self._speed == 1.0:
-            return now_ns
-        return self._origin_ns + round((now_ns - self._origin_ns) * self._speed)
+            return monotonic_ns
+        return self._origin_ns + round((monotonic_ns - self._origin_ns) * self._speed)
 
     def real_s(self, ns: int) -> float:
         """How long `ns` of this clock last, in seconds of real time."""

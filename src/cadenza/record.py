@@ -106,7 +106,11 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     event_tokens     tokens in each of those events where the server says it (running usage); empty: not said, one each
     done_ns          end of the response, or the moment of failure
     prompt_tokens, output_tokens, reasoning_tokens, cached_tokens   as counted by `token_source`; None: not known
+    aimed_prompt_tokens   what the prompt source aimed at; None where it could not know
+    asked_output_tokens   what was asked for; the server may stop sooner, unless it was told to ignore its end token
     detail           one bounded, printable line of evidence, e.g. the server's own error message
+    read_lag_ns      the longest that a piece of the answer had lain in the kernel when the client read it: the stamps
+                     above are then the kernel's own. None: at least one of them is the read's
     target           position of the base URL in the spec; worker: the process that sent it
     """
 
@@ -126,11 +130,14 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     output_tokens: int | None = None
     reasoning_tokens: int | None = None
     cached_tokens: int | None = None
+    aimed_prompt_tokens: int | None = None
+    asked_output_tokens: int | None = None
     token_source: TokenSource | None = None
     finish_reason: str | None = None
     status: int | None = None
     detail: str | None = None
     connection: Connection | None = None
+    read_lag_ns: int | None = None
     target: int = 0
     worker: int = 0
 
@@ -145,6 +152,25 @@ class PointStatus(StrEnum):
     FAILED = "failed"
 
 
+class WorkerHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How one process of the client fared during a point.
+
+    wall_s, cpu_s   how long it worked, and how much of that on a core
+    waited_s        ready to run, but something else had the core (Linux: /proc/self/schedstat); None: not known
+    away_ms         the longest time between two looks at the sockets
+    reads           reads that brought bytes
+    clock_steps     jumps of the calendar clock, by which kernel stamps are told
+    """
+
+    worker: int
+    wall_s: float
+    cpu_s: float
+    waited_s: float | None = None
+    away_ms: float = 0.0
+    reads: int = 0
+    clock_steps: int = 0
+
+
 class Point(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One cell of the grid, as the manifest keeps it.
 
@@ -153,6 +179,8 @@ class Point(msgspec.Struct, kw_only=True, omit_defaults=True):
     planned       measured requests in the plan; None where only a duration bounds it
     warmup        unmeasured requests sent first, without a pause before the measured ones
     start_ns, end_ns   on the run's clock; None: not begun, not ended
+    workers       the client's processes; empty in virtual time, or where the point broke off
+    ceiling_events_per_s   what one of them can read on this machine, by `cadenza calibrate`; None: not calibrated
     """
 
     index: int
@@ -166,6 +194,8 @@ class Point(msgspec.Struct, kw_only=True, omit_defaults=True):
     status: PointStatus = PointStatus.PENDING
     start_ns: int | None = None
     end_ns: int | None = None
+    workers: list[WorkerHealth] = []
+    ceiling_events_per_s: float | None = None
 
 
 def printable(text: str, limit: int = 300) -> str:

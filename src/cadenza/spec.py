@@ -37,6 +37,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ignore_eos      ask for exactly output_tokens where the server takes that
     extra_body      fields merged into every request body
     headers         names of extra headers (their values are secret)
+    workers         processes that put the load on; None: as many as it needs (`sweep.workers`)
     verify_tls      False: accept any certificate
     """
 
@@ -61,6 +62,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     extra_body: dict[str, Any] = {}
     headers: tuple[str, ...] = ()
     verify_tls: bool = True
+    workers: int | None = None
 
 
 class Credentials:

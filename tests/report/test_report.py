@@ -9,10 +9,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from cadenza.load.shard import Tally
 from cadenza.record import Outcome, Record
 from cadenza.report import markdown, terminal
 from cadenza.report.live import Progress
-from cadenza.stats.checks import Verdict
+from cadenza.stats.verdict import Verdict
 from cadenza.stats.distribution import Distribution
 from cadenza.stats.requests import Requests
 from cadenza.stats.summary import PointSummary, Summary, relate, summarise_point
@@ -164,7 +165,7 @@ def test_progress_writes_at_most_four_times_a_second() -> None:
     before = stream.getvalue().count("\r")
     for k in range(1000):
         now[0] += 0.001
-        progress.request_ended(rec(k, 40.0 * k, [40.0 * k + 20, 40.0 * k + 40]))
+        progress.point_goes_on(Tally(ended=k + 1, failed=0, tokens=2 * k + 2, last_ns=40_000_000 * (k + 1)))
     assert stream.getvalue().count("\r") - before == 2 * 4  # each drawing blanks the line first
     assert "751/1000" in stream.getvalue()
 
@@ -173,7 +174,7 @@ def test_progress_in_a_pipe_is_a_line_a_point() -> None:
     stream = io.StringIO()
     progress = Progress(stream)
     progress.point_started(closed(1, 2), 1, 3)
-    progress.request_ended(rec(0, 0, [20, 40]))
+    progress.point_goes_on(Tally(ended=1, failed=0, tokens=2, last_ns=40_000_000))
     progress.point_done(
         summarise_point(closed(1, 12), [rec(k, 40.0 * k, [40.0 * k + 20, 40.0 * k + 40]) for k in range(12)])
     )
@@ -194,7 +195,7 @@ def test_a_run_outlives_its_terminal() -> None:
     stream = Gone()
     progress = Progress(stream)
     progress.point_started(closed(1, 3), 1, 1)
-    progress.request_ended(rec(0, 0, [20, 40]))
+    progress.point_goes_on(Tally(ended=1, failed=0, tokens=2, last_ns=40_000_000))
     progress.point_done(summarise_point(closed(1, 3), []))
     assert stream.tries == 1
 
@@ -203,5 +204,5 @@ def test_quiet_is_quiet() -> None:
     stream = Terminal()
     progress = Progress(stream, quiet=True)
     progress.point_started(closed(1, 2), 1, 3)
-    progress.request_ended(rec(0, 0, [20, 40]))
+    progress.point_goes_on(Tally(ended=1, failed=0, tokens=2, last_ns=40_000_000))
     assert stream.getvalue() == ""

@@ -40,7 +40,7 @@ def test_a_run_that_is_being_written_is_running_and_one_that_nobody_writes_is_in
     first.points[0].status = PointStatus.RUNNING
     writer = create_run(tmp_path, first)
     assert read_run(tmp_path).manifest.status is RunStatus.RUNNING
-    os.close(writer._records)  # what the kernel does to a killed process
+    os.close(writer._records.fd)  # what the kernel does to a killed process
     found = read_run(tmp_path).manifest
     assert found.status is RunStatus.INTERRUPTED
     assert found.points[0].status is PointStatus.INTERRUPTED

@@ -17,22 +17,25 @@ from cadenza.cli.main import EXIT_INTERRUPTED
 from cadenza.clock import MonotonicClock, anchor
 from cadenza.engine import child
 from cadenza.errors import CadenzaError, StoreError
-from cadenza.load.sockets import SocketTransport, tls_context
+from cadenza.load.sockets import SocketTransport
 from cadenza.load.target import resolve
+from cadenza.load.tls import tls_context
 from cadenza.prompts.catalogue import digest
 from cadenza.report import terminal
 from cadenza.report.live import Progress
 from cadenza.report.server import describe_server
 from cadenza.spec import Credentials, Spec
-from cadenza.stats.checks import Verdict
 from cadenza.stats.summary import Summary, to_json
+from cadenza.stats.verdict import Verdict
 from cadenza.store.environment import describe_environment
 from cadenza.store.manifest import Manifest, RunStatus, Server
 from cadenza.store.rundir import RunWriter, create_run
 from cadenza.sweep.grid import lay_out
 from cadenza.sweep.plan import Phrasing, draw_requests
 from cadenza.sweep.preflight import choose_models, examine
-from cadenza.sweep.run import Runner, Stop
+from cadenza.sweep.run import Runner
+from cadenza.sweep.share import Stop
+from cadenza.sweep.workers import count_workers, is_here, usable_cores
 
 RUNS = Path("runs")
 
@@ -49,7 +52,9 @@ def measure(spec: Spec, credentials: Credentials, args: argparse.Namespace) -> i
         phrasing = Phrasing(spec, credentials, targets)
         with SocketTransport(make_context=make_context) as transport:
             server = examine(transport, phrasing, spec, credentials)
-        transport = stack.enter_context(SocketTransport(MonotonicClock(spec.speed), make_context))
+        clock = MonotonicClock(spec.speed)
+        make_transport = partial(SocketTransport, clock, make_context)
+        transport = stack.enter_context(make_transport())
         talk = _silent if args.quiet else _say
         talk(describe_server(server, spec.engine or ", ".join(spec.urls)))
         manifest = _manifest(spec, server, transport)
@@ -61,7 +66,8 @@ def measure(spec: Spec, credentials: Credentials, args: argparse.Namespace) -> i
         talk(f"  {'run':<10} {writer.path}  (seed {spec.seed}, prompts {spec.prompts}, {_cache(spec)})\n")
         with _stop_on_signals() as stop:
             progress = Progress(sys.stderr, quiet=args.quiet)
-            runner = Runner(spec, transport, phrasing, writer, progress, stop, tool())
+            workers = partial(count_workers, spec, cores=usable_cores(), server_here=is_here(targets))
+            runner = Runner(spec, transport, phrasing, writer, progress, stop, tool(), make_transport, workers)
             return _finish(runner, writer, stop, args)
 
 

@@ -25,8 +25,9 @@ def run(args: argparse.Namespace) -> int:
     import msgspec
 
     from cadenza.cli.options import read_credentials
-    from cadenza.load.sockets import SocketTransport, tls_context
+    from cadenza.load.sockets import SocketTransport
     from cadenza.load.target import resolve
+    from cadenza.load.tls import tls_context
     from cadenza.report.server import describe_server
     from cadenza.spec import Spec
     from cadenza.sweep.plan import Phrasing

@@ -17,8 +17,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the report; returns the exit code of the run's verdicts."""
     from cadenza.report import markdown, terminal
-    from cadenza.stats.checks import Verdict
     from cadenza.stats.summary import summarise, to_json
+    from cadenza.stats.verdict import Verdict
     from cadenza.store.manifest import RunStatus
     from cadenza.store.rundir import read_run
 

@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Sequence
 
 from cadenza.load.exchange import End, Exchange, Outgoing
-from cadenza.load.transport import Arrival, Closed, Opened, Origin, Transport
+from cadenza.load.transport import OPENED, Arrival, Closed, Origin, Transport
 from cadenza.record import Connection
 from cadenza.spec import Timeouts
 from cadenza.wire.dialect import Dialect
@@ -81,18 +81,18 @@ class Client:
 
     def _take(self, arrival: Arrival) -> Exchange | None:
         """Hand one arrival to its exchange; the exchange, if it has ended with it."""
-        connection, stamp_ns, payload = arrival
+        connection, stamp_ns, payload, lag_ns = arrival
         exchange = self._flying.get(connection)
         if exchange is None:  # an idle connection: closed by the server, or it speaks unasked
             if self._idle.pop(connection, None) is not None:
                 self._transport.close(connection)
             return None
         if isinstance(payload, bytes):
-            exchange.receive(payload, stamp_ns)
+            exchange.receive(payload, stamp_ns, lag_ns)
             if not exchange.finished:
                 return None
             return self._release(connection, exchange)
-        if isinstance(payload, Opened):
+        if payload is OPENED:
             exchange.opened(stamp_ns)
             return None
         return self._closed(connection, exchange, payload, stamp_ns)

@@ -12,12 +12,15 @@ from cadenza.spec import Timeouts
 from cadenza.wire.dialect import Delta, Dialect, MalformedError, Usage
 from cadenza.wire.errors import read_error
 from cadenza.wire.http1 import ResponseReader
+from cadenza.wire.repeat import RepeatedToken
 from cadenza.wire.sse import Event, SseParser
 
 # Unread bytes that make an exchange parse before its end: bounds memory, seldom reached by one answer.
 _UNREAD_BYTES = 256 << 10
 # An error body is evidence for one line; more of it is not kept.
 _ERROR_BODY_BYTES = 64 << 10
+
+_ONE_TOKEN = (Delta(carries_tokens=True), Delta(carries_tokens=True, is_reasoning=True))
 
 End = Literal["complete", "lost", "malformed", "cancelled", "timeout"]
 
@@ -45,9 +48,12 @@ class Exchange:
         self.done_ns: int | None = None
         self.reader = ResponseReader()
         self.received_any = False
+        self._read_lag_ns = 0
+        self._unknown_lags = 0
         self._dialect = dialect
         self._timeouts = timeouts
         self._sse = SseParser()
+        self._repeated = RepeatedToken()
         self._unread: list[tuple[int, bytes]] = []
         self._unread_bytes = 0
         self._whole = bytearray()  # a body that is not a stream: an error, or an answer given whole
@@ -76,23 +82,34 @@ class Exchange:
         """It goes out on a new connection, since the reused one turned out to be dead; its stamps stay."""
         self._note = note
 
-    def receive(self, data: bytes, stamp_ns: int) -> None:
-        """Bytes of the response. Broken ones end the exchange as malformed."""
+    def receive(self, data: bytes, stamp_ns: int, lag_ns: int | None = None) -> None:
+        """Bytes of the response, read `lag_ns` after they came. Broken ones end the exchange as malformed."""
         self.received_any = True
+        if lag_ns is None:
+            self._unknown_lags += 1
+        elif lag_ns > self._read_lag_ns:
+            self._read_lag_ns = lag_ns
+        reader = self.reader
         broken: MalformedError | None = None
         try:
-            self.reader.feed(data)
+            reader.feed(data)
         except MalformedError as error:
             broken = error  # what came before the fault, in the same read even, still counts
-        if self.headers_ns is None and self.reader.headers_complete:
+        if self.headers_ns is None and reader.headers_complete:
             self.headers_ns = stamp_ns
-        try:
-            self._keep(self.reader.take(), stamp_ns)
-        except MalformedError as error:
-            broken = error
+        body = reader.take()
+        if body:
+            self._last_read_ns = stamp_ns
+            self._unread.append((stamp_ns, body))
+            self._unread_bytes += len(body)
+            if self._unread_bytes > _UNREAD_BYTES:
+                try:
+                    self._read_events()
+                except MalformedError as error:
+                    broken = error
         if broken is not None:
             self.end("malformed", stamp_ns, str(broken))
-        elif self.reader.complete:
+        elif reader.complete:
             self.end("complete", stamp_ns)
 
     def end(self, how: End, stamp_ns: int, reason: str = "") -> None:
@@ -137,7 +154,7 @@ class Exchange:
             self._timeout, told = Outcome.TIMEOUT_STALL, f"nothing came for {limits.stall_s:g} s"
         self.end("timeout", now_ns, told)
 
-    def record(self, point: int, model: str) -> Record:
+    def record(self, point: int, model: str, worker: int = 0) -> Record:
         """What happened, for good. Parses what is still unread: call it after the next request has left."""
         try:
             self._read_events()
@@ -166,21 +183,17 @@ class Exchange:
             output_tokens=events if told is None else told,
             reasoning_tokens=self._usage.reasoning_tokens,
             cached_tokens=self._usage.cached_tokens,
+            aimed_prompt_tokens=request.prompt_tokens,
+            asked_output_tokens=request.output_tokens,
             token_source=TokenSource.EVENTS if told is None else TokenSource.USAGE,
             finish_reason=printable(self._finish_reason, 40) if self._finish_reason else None,
             status=self.reader.status,
             detail=printable(detail) if detail else None,
             connection=self.connection,
+            read_lag_ns=self._read_lag_ns if self.received_any and not self._unknown_lags else None,
             target=self.outgoing.target,
+            worker=worker,
         )
-
-    def _keep(self, body: bytes, stamp_ns: int) -> None:
-        if body:
-            self._last_read_ns = stamp_ns
-            self._unread.append((stamp_ns, body))
-            self._unread_bytes += len(body)
-            if self._unread_bytes > _UNREAD_BYTES:
-                self._read_events()
 
     def _first_token_limit_ns(self) -> int:
         """Once a token has come this limit is past caring about; unread bytes may or may not hold one."""
@@ -231,10 +244,20 @@ class Exchange:
         stream = self.reader.status == 200 and self._is_stream()
         for stamp_ns, body in unread:
             if stream:
-                for event in self._sse.feed(body):
-                    self._read_event(event, stamp_ns)
+                if self._sse.at_boundary and self._repeated.matches(body):
+                    self._event_ns.append(stamp_ns)
+                else:
+                    self._read_body(body, stamp_ns)
             elif self.reader.status == 200 or len(self._whole) < _ERROR_BODY_BYTES:
                 self._whole += body
+
+    def _read_body(self, body: bytes, stamp_ns: int) -> None:
+        alone = self._sse.at_boundary
+        events = self._sse.feed(body)
+        for event in events:
+            said = self._read_event(event, stamp_ns)
+            if said in _ONE_TOKEN and alone and self._sse.at_boundary and len(events) == 1:
+                self._repeated.learn(body)
 
     def _read_end(self) -> None:
         """What only the end of a response makes whole: an unterminated last event, an answer that is no stream."""
@@ -248,15 +271,16 @@ class Exchange:
             raise MalformedError(read_error(bytes(self._whole), "text/html"))
         self._take(self._dialect.read(bytes(self._whole)), self._last_read_ns)
 
-    def _read_event(self, event: Event, stamp_ns: int) -> None:
+    def _read_event(self, event: Event, stamp_ns: int) -> Delta | None:
         if event.data.strip() == b"[DONE]":
             self._said_done = True
         elif event.event == b"error":
             self._error = read_error(event.data)
         else:
-            self._take(self._dialect.read(event.data), stamp_ns)
+            return self._take(self._dialect.read(event.data), stamp_ns)
+        return None
 
-    def _take(self, delta: Delta, stamp_ns: int) -> None:
+    def _take(self, delta: Delta, stamp_ns: int) -> Delta:
         if delta.error is not None:
             self._error = self._error or delta.error
         if delta.usage is not None:
@@ -267,6 +291,7 @@ class Exchange:
                 self._running_tok.append(delta.usage.output_tokens)
         if delta.finish_reason is not None:
             self._finish_reason = delta.finish_reason
+        return delta
 
 
 def _ns(seconds: float) -> int:

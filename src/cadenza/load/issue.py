@@ -1,5 +1,8 @@
 """The two loops. Both send what an iterator of ready requests gives them and hand on each exchange as it ends.
 
+One request leaves between two looks at the sockets: where many are due at once, each connection that opens is then
+noticed, and used, while the others are still being made.
+
 A loop ends when its requests are used up and the last answer is in, or when `stop` says so: then nothing more is
 sent, what is in flight is cancelled, and the rest of the plan is left in the iterator for the caller to record as
 dropped. `until_ns` ends the sending only: answers that are under way are waited for.
@@ -23,16 +26,16 @@ def closed_loop(
     client: Client, requests: Iterator[Outgoing], slots: int, emit: Emit, stop: Stop, until_ns: int = NEVER_NS
 ) -> None:
     """Hold `slots` requests in flight: the next one is due the moment an answer has ended."""
-    now_ns = client.now_ns()
-    for _ in range(slots):
-        _start_next(client, requests, now_ns, until_ns)
+    free: deque[int] = deque([client.now_ns()] * slots)  # when each slot without a request fell free
     ended: deque[Exchange] = deque()
-    while (client.in_flight or ended) and not stop():
-        for exchange in client.turn(NOW_NS if ended else NEVER_NS):
-            freed_ns = exchange.done_ns if exchange.done_ns is not None else client.now_ns()
-            _start_next(client, requests, freed_ns, until_ns)
+    while (free or client.in_flight or ended) and not stop():
+        if free and not _start_next(client, requests, free.popleft(), until_ns):
+            free.clear()
+        for exchange in client.turn(NOW_NS if free or ended else NEVER_NS):
+            free.append(exchange.done_ns if exchange.done_ns is not None else client.now_ns())
             ended.append(exchange)
-        _emit_one(ended, emit)
+        if not free:
+            _emit_one(ended, emit)
     for exchange in (*ended, *client.cancel(_INTERRUPTED)):
         emit(exchange)
 
@@ -58,11 +61,12 @@ def open_loop(
         while upcoming is not None and _due_ns(upcoming, start_ns) <= now_ns:
             queue.append(upcoming)
             upcoming = next(requests, None)
-        while queue and (cap is None or client.in_flight < cap):
+        if queue and (cap is None or client.in_flight < cap):
             outgoing = queue.popleft()
             client.start(outgoing, _due_ns(outgoing, start_ns))
+        busy = ended or (queue and (cap is None or client.in_flight < cap))
         next_ns = NEVER_NS if upcoming is None else _due_ns(upcoming, start_ns)
-        ended.extend(client.turn(NOW_NS if ended else next_ns))
+        ended.extend(client.turn(NOW_NS if busy else next_ns))
         _emit_one(ended, emit)
     for exchange in (*ended, *client.cancel(_INTERRUPTED)):
         emit(exchange)
@@ -73,15 +77,17 @@ def _emit_one(ended: deque[Exchange], emit: Emit) -> None:
     """Read one answer, if there is one to read, and look at the sockets again.
 
     Reading takes a microsecond or two for each of its tokens. Where many answers end together, reading them all at
-    once would keep the first tokens of the next ones waiting for their stamp.
+    once would keep the next requests waiting.
     """
     if ended:
         emit(ended.popleft())
 
 
-def _start_next(client: Client, requests: Iterator[Outgoing], intended_ns: int, until_ns: int) -> None:
-    if client.now_ns() < until_ns and (outgoing := next(requests, None)) is not None:
-        client.start(outgoing, intended_ns)
+def _start_next(client: Client, requests: Iterator[Outgoing], intended_ns: int, until_ns: int) -> bool:
+    if client.now_ns() >= until_ns or (outgoing := next(requests, None)) is None:
+        return False
+    client.start(outgoing, intended_ns)
+    return True
 
 
 def _due_ns(outgoing: Outgoing, start_ns: int) -> int:

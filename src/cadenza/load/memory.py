@@ -34,6 +34,7 @@ class MemoryTransport:
         self, peer: Peer, clock: ManualClock | None = None, refuse: Callable[[Origin], bool] | None = None
     ) -> None:
         self.clock = clock or ManualClock()
+        self.counters = None
         self._peer = peer
         self._refuse = refuse
         self._next = 0
@@ -60,7 +61,7 @@ class MemoryTransport:
             self._collect()
         now = self.clock.now_ns()
         arrived, self._due = self._due, []
-        return [Arrival(connection, now, payload) for connection, payload in arrived]
+        return [Arrival(connection, now, payload, 0) for connection, payload in arrived]
 
     def close(self, connection: int) -> None:
         if connection in self._open:

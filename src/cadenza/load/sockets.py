@@ -1,72 +1,50 @@
-"""The real transport: non-blocking TCP, TLS through memory buffers, one selector, one thread.
+"""The real transport: non-blocking TCP, TLS through memory buffers, one look at the sockets at a time, one thread.
 
-A payload is stamped when it is read, before anything looks at it. Waits have microsecond resolution: epoll itself
-counts in milliseconds, but an epoll descriptor can be waited for by `select`, which does not.
+A payload carries the kernel's stamp of its arrival where the kernel gives one, else the stamp of its read. Either is
+taken before anything looks at the bytes.
 """
 
-import contextlib
 import errno
 import os
-import select
-import selectors
 import socket
 import ssl
+import time
 from collections.abc import Callable
 
-from cadenza.clock import MonotonicClock
+from cadenza.clock import NS_PER_S, MonotonicClock
 from cadenza.errors import CadenzaError
-from cadenza.load.transport import OPENED, Arrival, Closed, Origin
+from cadenza.load.readiness import Readiness, make_readiness
+from cadenza.load.stamps import ANCILLARY_BYTES, ArrivalClock, ask_for_stamps
+from cadenza.load.tls import Tls, explain, tls_context
+from cadenza.load.transport import OPENED, Arrival, Closed, Counters, Origin
 
 _READ_BYTES = 1 << 16
+# How often the pace of the reads is looked at, below how many connections it is not worth a rest, and the longest rest.
+_PACE_NS = 50_000_000
+_MANY = 32
+_LONGEST_REST_S = 0.001
 _IN_PROGRESS = {errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY}
+# What this machine has run out of, and what its user can do; never the target's fault.
+_EXHAUSTED = {
+    errno.EMFILE: "no more files may be open: raise `ulimit -n`, or lower the concurrency or the rate",
+    errno.ENFILE: "the system has no more files to open: lower the concurrency or the rate",
+    errno.EADDRNOTAVAIL: "no local port is left: lower the rate of new connections (does the server keep them open?), "
+    "or widen net.ipv4.ip_local_port_range",
+    errno.ENOBUFS: "the kernel has no buffers left: lower the concurrency",
+    errno.ENOMEM: "the kernel has no memory left: lower the concurrency",
+}
 
-
-def tls_context(verify: bool = True) -> ssl.SSLContext:
-    """The system's trust store; `verify=False` accepts any certificate (a home server's own)."""
-    context = ssl.create_default_context()
-    if not verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-class _Tls:
-    """TLS over two memory buffers, so that the socket is read in one place only, where the stamp is taken."""
-
-    def __init__(self, context: ssl.SSLContext, host: str) -> None:
-        self._incoming = ssl.MemoryBIO()
-        self._outgoing = ssl.MemoryBIO()
-        self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
-
-    def shake_hands(self, received: bytes) -> tuple[bool, bytes]:
-        """Feed what came; whether the handshake is done, and what to send for it. Raises `ssl.SSLError`."""
-        self._incoming.write(received)
-        try:
-            self._object.do_handshake()
-        except ssl.SSLWantReadError:
-            return False, self._outgoing.read()
-        return True, self._outgoing.read()
-
-    def encrypt(self, data: bytes) -> bytes:
-        self._object.write(data)
-        return self._outgoing.read()
-
-    def decrypt(self, received: bytes) -> bytes:
-        """All plaintext that is whole by now; raises `ssl.SSLError`."""
-        self._incoming.write(received)
-        plain = bytearray()
-        with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
-            while part := self._object.read(_READ_BYTES):
-                plain += part
-        return bytes(plain)
+_new_arrival = tuple.__new__  # half the time of Arrival(…), once an event
 
 
 class _Connection:
-    __slots__ = ("connected", "id", "opened", "out", "sock", "tls", "waiting")
+    __slots__ = ("connected", "fd", "id", "opened", "out", "recvmsg", "sock", "tls", "waiting")
 
-    def __init__(self, id: int, sock: socket.socket, tls: _Tls | None) -> None:
+    def __init__(self, id: int, sock: socket.socket, tls: Tls | None) -> None:
         self.id = id
         self.sock = sock
+        self.fd = sock.fileno()
+        self.recvmsg = sock.recvmsg
         self.tls = tls
         self.connected = False
         self.opened = False
@@ -75,15 +53,33 @@ class _Connection:
 
 
 class SocketTransport:
-    """`Transport` over real sockets; a context manager that closes what is left open."""
+    """`Transport` over real sockets; a context manager that closes what is left open.
+
+    kernel_stamps   False: take the stamps of the reads, as on systems without kernel stamps
+    """
 
     def __init__(
-        self, clock: MonotonicClock | None = None, make_context: Callable[[], ssl.SSLContext] = tls_context
+        self,
+        clock: MonotonicClock | None = None,
+        make_context: Callable[[], ssl.SSLContext] = tls_context,
+        *,
+        kernel_stamps: bool = True,
+        arrivals: ArrivalClock | None = None,
     ) -> None:
         self.clock = clock or MonotonicClock()
-        self._selector = selectors.DefaultSelector()
+        self._on_clock = self.clock.at_ns
+        self.counters = Counters()
+        self._readiness: Readiness = make_readiness()
+        # Asks before any connection does: the kernel turns stamping on a moment after the first socket wants it.
+        self._waker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._kernel_stamps = kernel_stamps and ask_for_stamps(self._waker)
+        self._arrivals = arrivals or ArrivalClock()
         self._connections: dict[int, _Connection] = {}
+        self._by_fd: dict[int, _Connection] = {}
         self._next = 0
+        self._paced_ns = time.monotonic_ns()
+        self._paced_reads = 0
+        self._rest_s = 0.0
         self._ready: list[Arrival] = []
         self._make_context = make_context
         self._context: ssl.SSLContext | None = None
@@ -94,16 +90,26 @@ class SocketTransport:
     def __exit__(self, *exception: object) -> None:
         for connection in list(self._connections):
             self.close(connection)
-        self._selector.close()
+        self._readiness.close()
+        self._waker.close()
 
     def connect(self, origin: Origin) -> int:
         self._next += 1
-        sock = self._socket(socket.AF_INET6 if ":" in origin.address[0] else socket.AF_INET)
+        try:
+            sock = socket.socket(socket.AF_INET6 if ":" in origin.address[0] else socket.AF_INET, socket.SOCK_STREAM)
+        except OSError as error:
+            raise self._exhausted(error.errno) or error from None
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._kernel_stamps:
+            ask_for_stamps(sock)
         connection = _Connection(self._next, sock, self._tls(origin) if origin.tls else None)
-        self._connections[connection.id] = connection
-        self._selector.register(sock, selectors.EVENT_WRITE, connection)
+        self._connections[connection.id] = self._by_fd[connection.fd] = connection
+        self._readiness.watch(connection.fd, read=False, write=True)
         code = sock.connect_ex(origin.address)
         if code and code not in _IN_PROGRESS:
+            if (exhausted := self._exhausted(code)) is not None:
+                raise exhausted
             self._lose(connection, os.strerror(code))
         return connection.id
 
@@ -117,51 +123,64 @@ class SocketTransport:
         self._write(found, found.tls.encrypt(data) if found.tls else data)
 
     def poll(self, until_ns: int) -> list[Arrival]:
+        now_ns = time.monotonic_ns()
+        counters = self.counters
+        if counters.left_ns and now_ns - counters.left_ns > counters.away_ns:
+            counters.away_ns = now_ns - counters.left_ns
         if not self._ready:
-            self._turn(0)
+            self._rest(now_ns, self.clock.real_s(until_ns - self.clock.now_ns()))
+            self._turn(self.clock.real_s(until_ns - self.clock.now_ns()))
             while not self._ready and (left_ns := until_ns - self.clock.now_ns()) > 0:
                 self._turn(self.clock.real_s(left_ns))
         ready, self._ready = self._ready, []
+        counters.left_ns = time.monotonic_ns()
         return ready
 
     def close(self, connection: int) -> None:
         found = self._connections.pop(connection, None)
         if found is not None:
-            self._selector.unregister(found.sock)
+            del self._by_fd[found.fd]
+            self._readiness.forget(found.fd)
             found.sock.close()
 
-    def _socket(self, family: socket.AddressFamily) -> socket.socket:
-        try:
-            sock = socket.socket(family, socket.SOCK_STREAM)
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
-                raise
-            raise CadenzaError(
-                f"no more files may be open ({len(self._connections)} connections are): raise `ulimit -n`, "
-                "or lower the concurrency or the rate"
-            ) from None
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return sock
+    def _exhausted(self, code: int | None) -> CadenzaError | None:
+        what = _EXHAUSTED.get(code or 0)
+        return CadenzaError(f"{what} ({len(self._connections)} connections are open)") if what else None
 
-    def _tls(self, origin: Origin) -> _Tls:
+    def _tls(self, origin: Origin) -> Tls:
         if self._context is None:
             self._context = self._make_context()
-        return _Tls(self._context, origin.host)
+        return Tls(self._context, origin.host)
+
+    def _rest(self, now_ns: int, wait_s: float) -> None:
+        """Let answers gather, since waking up for each event costs more than the event; the stamps are the kernel's.
+
+        For a tenth of the time between two reads of one connection, so that two events of it seldom fall into one.
+        """
+        if now_ns - self._paced_ns > _PACE_NS:
+            reads = self.counters.reads
+            reads_per_s = (reads - self._paced_reads) * NS_PER_S / (now_ns - self._paced_ns)
+            self._paced_ns, self._paced_reads = now_ns, reads
+            many = self._kernel_stamps and len(self._connections) >= _MANY and reads_per_s > 0
+            self._rest_s = min(_LONGEST_REST_S, 0.1 * len(self._connections) / reads_per_s) if many else 0.0
+        if self._rest_s and wait_s > 2 * self._rest_s:
+            time.sleep(self._rest_s)
 
     def _turn(self, wait_s: float) -> None:
-        """One look at the selector, waiting for at most `wait_s` of real time."""
-        if wait_s and isinstance(self._selector, selectors.EpollSelector):
-            select.select([self._selector.fileno()], [], [], wait_s)
-            wait_s = 0
-        for key, events in self._selector.select(wait_s):
-            connection: _Connection = key.data
-            if events & selectors.EVENT_WRITE and connection.id in self._connections:
-                if connection.connected:
-                    self._write(connection, b"")
-                else:
-                    self._connect_ended(connection)
-            if events & selectors.EVENT_READ and connection.id in self._connections:
+        """One look at the sockets, waiting for at most `wait_s` of real time."""
+        ready = self._readiness.wait(wait_s)
+        if ready and self._kernel_stamps and self._arrivals.look():
+            self.counters.clock_steps += 1
+        for fd, can_read, can_write in ready:
+            connection = self._by_fd.get(fd)
+            if connection is None:
+                continue
+            if not connection.connected:
+                self._connect_ended(connection)
+                continue
+            if can_write:
+                self._write(connection, b"")
+            if can_read:
                 self._read(connection)
 
     def _connect_ended(self, connection: _Connection) -> None:
@@ -170,7 +189,7 @@ class SocketTransport:
             self._lose(connection, os.strerror(code))
             return
         connection.connected = True
-        self._selector.modify(connection.sock, selectors.EVENT_READ, connection)
+        self._readiness.watch(connection.fd, read=True, write=False)
         if connection.tls is None:
             self._open(connection, self.clock.now_ns())
         else:
@@ -188,39 +207,52 @@ class SocketTransport:
         try:
             done, reply = connection.tls.shake_hands(received)
         except ssl.SSLError as error:
-            self._lose(connection, f"TLS: {getattr(error, 'verify_message', '') or error.reason or error}")
+            self._lose(connection, explain(error))
             return
         self._write(connection, reply)
         if done:
             self._open(connection, stamp_ns)
-            self._deliver(connection, b"", stamp_ns)  # data may have come with the handshake's last record
+            self._decrypt(
+                connection, connection.tls, b"", stamp_ns, None
+            )  # data may have come with the handshake's last record
 
     def _read(self, connection: _Connection) -> None:
-        stamp_ns = self.clock.now_ns()
+        lag_ns = None
         try:
-            data = connection.sock.recv(_READ_BYTES)
+            if self._kernel_stamps:
+                data, ancillary, _, _ = connection.recvmsg(_READ_BYTES, ANCILLARY_BYTES)
+                stamp_ns = time.monotonic_ns()
+                arrived_ns = self._arrivals.arrival_ns(ancillary, stamp_ns)
+                if arrived_ns is not None:
+                    lag_ns, stamp_ns = stamp_ns - arrived_ns, arrived_ns
+            else:
+                stamp_ns = time.monotonic_ns()
+                data = connection.sock.recv(_READ_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._lose(connection, os.strerror(error.errno or 0))
             return
+        stamp_ns = self._on_clock(stamp_ns)
+        self.counters.reads += 1
         if not data:
             self._ready.append(Arrival(connection.id, stamp_ns, Closed(True, "closed by the server")))
             self.close(connection.id)
+        elif connection.tls is None:
+            self._ready.append(_new_arrival(Arrival, (connection.id, stamp_ns, data, lag_ns)))
         elif connection.opened:
-            self._deliver(connection, data, stamp_ns)
+            self._decrypt(connection, connection.tls, data, stamp_ns, lag_ns)
         else:
             self._shake_hands(connection, data, stamp_ns)
 
-    def _deliver(self, connection: _Connection, data: bytes, stamp_ns: int) -> None:
-        if connection.tls is not None:
-            try:
-                data = connection.tls.decrypt(data)
-            except ssl.SSLError as error:
-                self._lose(connection, f"TLS: {error.reason or error}")
-                return
-        if data:
-            self._ready.append(Arrival(connection.id, stamp_ns, data))
+    def _decrypt(self, connection: _Connection, tls: Tls, data: bytes, stamp_ns: int, lag_ns: int | None) -> None:
+        try:
+            plain = tls.decrypt(data)
+        except ssl.SSLError as error:
+            self._lose(connection, explain(error))
+            return
+        if plain:
+            self._ready.append(Arrival(connection.id, stamp_ns, plain, lag_ns))
 
     def _write(self, connection: _Connection, data: bytes) -> None:
         """Give the kernel what it takes now; watch for room only while something is left."""
@@ -234,8 +266,7 @@ class SocketTransport:
         except OSError:
             connection.out.clear()  # the read tells how it broke, after whatever the server still said
         if bool(connection.out) != had_rest:
-            also = selectors.EVENT_WRITE if connection.out else 0
-            self._selector.modify(connection.sock, selectors.EVENT_READ | also, connection)
+            self._readiness.watch(connection.fd, read=True, write=bool(connection.out))
 
     def _lose(self, connection: _Connection, reason: str) -> None:
         self._ready.append(Arrival(connection.id, self.clock.now_ns(), Closed(clean=False, reason=reason)))

@@ -6,6 +6,8 @@
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from cadenza.clock import Clock
 
 
@@ -35,11 +37,30 @@ OPENED = Opened.OPENED
 
 
 class Arrival(NamedTuple):
-    """Something happened on a connection at `stamp_ns`."""
+    """Something happened on a connection at `stamp_ns`.
+
+    lag_ns   how long it had lain in the kernel when it was read; None: the stamp is the read's own, and nobody knows
+    """
 
     connection: int
     stamp_ns: int
     payload: Payload
+    lag_ns: int | None = None
+
+
+class Counters(msgspec.Struct):
+    """How the client itself fares; whoever reads it may set it back to zero.
+
+    reads         reads that brought bytes
+    away_ns       the longest time from the end of one `poll` to the beginning of the next: the loop's own lag
+    clock_steps   jumps of the calendar clock, by which kernel stamps are told
+    left_ns       when the last `poll` ended; 0: there was none
+    """
+
+    reads: int = 0
+    away_ns: int = 0
+    clock_steps: int = 0
+    left_ns: int = 0
 
 
 class Transport(Protocol):
@@ -47,6 +68,11 @@ class Transport(Protocol):
 
     @property
     def clock(self) -> Clock: ...
+
+    @property
+    def counters(self) -> Counters | None:
+        """None in virtual time, where no client can be late."""
+        ...
 
     def connect(self, origin: Origin) -> int:
         """Begin to connect, without waiting. `OPENED` or `Closed` follows from `poll`."""

@@ -5,7 +5,8 @@ from time import monotonic
 from typing import TextIO
 
 from cadenza.clock import NS_PER_S
-from cadenza.record import Outcome, Phase, Point, Record, printable
+from cadenza.load.shard import Tally
+from cadenza.record import Point, printable
 from cadenza.report.table import number, ttft_headline
 from cadenza.stats.summary import PointSummary
 
@@ -31,20 +32,14 @@ class Progress:
         self._head = f"[{position}/{total}] {printable(point.model, 40)}{load}"
         self._planned = point.planned
         self._duration_s = point.duration_s
-        self._ended = self._failed = self._tokens = 0
-        self._first_ns: int | None = None
-        self._last_ns = 0
+        self._tally = Tally(0, 0, 0, 0)
+        self._point = point
         self._started_s = self._now_s()
         self._draw(f"{self._head}  warming up")
 
-    def request_ended(self, record: Record) -> None:
-        """An answer is in."""
-        self._tokens += record.output_tokens or 0
-        self._first_ns = record.intended_ns if self._first_ns is None else self._first_ns
-        self._last_ns = record.done_ns or self._last_ns
-        if record.phase is Phase.MEASURE:
-            self._ended += 1
-            self._failed += record.outcome is not Outcome.OK
+    def point_goes_on(self, tally: Tally) -> None:
+        """So much is in by now."""
+        self._tally = tally
         now_s = self._now_s()
         if self._live and now_s >= self._next_s:
             self._next_s = now_s + _EVERY_S
@@ -64,16 +59,18 @@ class Progress:
 
     def _line(self, elapsed_s: float) -> str:
         of = f"/{self._planned}" if self._planned is not None else ""
-        failed = f"  {self._failed} failed" if self._failed else ""
-        span_ns = self._last_ns - (self._first_ns or 0)  # the run's own clock, which may be faster than real time
-        pace = f"  {self._tokens * NS_PER_S / span_ns:.1f} tok/s" if span_ns > 0 else ""
-        return f"{self._head}  {self._ended}{of}{pace}{failed}{self._left(elapsed_s)}"
+        ended, failed, tokens, last_ns = self._tally
+        wrong = f"  {failed} failed" if failed else ""
+        # On the run's own clock, which may be faster than real time.
+        span_ns = last_ns - self._point.start_ns if self._point.start_ns is not None else 0
+        pace = f"  {tokens * NS_PER_S / span_ns:.1f} tok/s" if span_ns > 0 else ""
+        return f"{self._head}  {ended}{of}{pace}{wrong}{self._left(elapsed_s)}"
 
     def _left(self, elapsed_s: float) -> str:
         if self._duration_s is not None:
             left_s = max(0.0, self._duration_s - elapsed_s)
-        elif self._planned is not None and self._ended:
-            left_s = elapsed_s / self._ended * (self._planned - self._ended)
+        elif self._planned is not None and (ended := self._tally.ended):
+            left_s = elapsed_s / ended * (self._planned - ended)
         else:
             return ""
         return f"  {left_s:.0f} s left" if left_s < 120 else f"  {left_s / 60:.0f} min left"

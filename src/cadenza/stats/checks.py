@@ -1,140 +1,119 @@
-"""Can this point be believed? Every reason is one plain sentence with its number."""
+"""All checks of a point: is nothing lost, was the load what it should be, do the stamps and counts agree?"""
 
-from enum import StrEnum
-
-import msgspec
 import numpy as np
 
 from cadenza.record import LoadLabel, Point, PointStatus
+from cadenza.stats.client_checks import check_client
 from cadenza.stats.columns import Columns
-from cadenza.stats.concurrency import mean_in_flight, peak_in_flight
-from cadenza.stats.distribution import Distribution
-from cadenza.stats.latency import dispatch_lag_ms, itl_ms, ttft_ms
+from cadenza.stats.concurrency import little_residual, mean_in_flight, peak_in_flight
+from cadenza.stats.latency import dispatch_lag_ms, itl_ms, latency_ms, ttft_ms
 from cadenza.stats.requests import Failure, Requests
+from cadenza.stats.verdict import Check, Verdict, check
 from cadenza.stats.window import Window
 
 # Above this share of failures the latencies are those of the survivors, and say little about the server.
 MAX_FAILED_SHARE = 0.05
-# A dispatch this late, or this share of the mean TTFT, is large enough to be read as the server's.
-MAX_LAG_MS, MAX_LAG_SHARE = 5.0, 0.05
 # A closed loop refills a slot within its own dispatch lag; less than this in flight means that it did not.
 MIN_IN_FLIGHT_SHARE = 0.95
+# Of L, beyond what the edges of a finite window can make.
+MAX_LITTLE_SHARE = 0.05
+# Prompts further from the length aimed at than this load the server otherwise than the name of the run says.
+MAX_PROMPT_SHARE = 0.2
 
 
-class Verdict(StrEnum):
-    """From good to bad. INVALID: do not use the numbers. CLIENT-LIMITED: they are the client's, not the server's."""
-
-    VALID = "VALID"
-    SUSPECT = "SUSPECT"
-    CLIENT_LIMITED = "CLIENT-LIMITED"
-    INVALID = "INVALID"
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """One reason, and the verdict that it alone would give."""
-
-    verdict: Verdict
-    reason: str
-
-
-_RANK = list(Verdict)
-
-
-def judge(findings: list[Finding]) -> tuple[Verdict, list[str]]:
-    """The worst verdict of all, and the reasons, worst first."""
-    ordered = sorted(findings, key=lambda finding: -_RANK.index(finding.verdict))
-    return (ordered[0].verdict if ordered else Verdict.VALID), [finding.reason for finding in ordered]
-
-
-def examine(
-    point: Point, columns: Columns, window: Window, requests: Requests, failures: list[Failure]
-) -> list[Finding]:
-    """All that speaks against the point."""
+def examine(point: Point, columns: Columns, window: Window, requests: Requests, failures: list[Failure]) -> list[Check]:
+    """Every check, passed or not, in the order in which `cadenza check` tells them."""
     return [
         *_check_counts(point, requests, failures),
-        *_check_indices(columns),
+        _check_indices(columns),
+        *_check_window(window, columns),
         *_check_load(point, columns, window),
-        *_check_client(point, columns),
-        *_check_stamps(columns),
+        _check_little(columns, window),
+        *check_client(point, columns),
+        _check_stamps(columns),
+        _check_gaps(columns),
         *_check_tokens(columns),
     ]
 
 
-def _check_counts(point: Point, requests: Requests, failures: list[Failure]) -> list[Finding]:
+def _check_counts(point: Point, requests: Requests, failures: list[Failure]) -> list[Check]:
     """Conservation: planned = sent + dropped, sent = Σ outcomes; then how many of them went wrong."""
-    found = []
     told = sum(requests.outcomes.values())
-    if requests.planned != requests.sent + requests.dropped or requests.sent != told:
-        counts = f"{requests.planned} planned, {requests.sent} sent, {requests.dropped} dropped, {told} with an outcome"
-        found.append(Finding(Verdict.INVALID, f"requests are missing: {counts}"))
+    lost = requests.planned != requests.sent + requests.dropped or requests.sent != told
+    counts = f"{requests.planned} planned, {requests.sent} sent, {requests.dropped} dropped, {told} with an outcome"
+    found = [check("conservation", f"requests are missing: {counts}" if lost else counts, lost, Verdict.INVALID)]
     if point.status is PointStatus.FAILED:
-        found.append(Finding(Verdict.INVALID, "the measurement itself failed before the point was complete"))
+        found.append(Check("complete", Verdict.INVALID, "the measurement itself failed before the point was complete"))
     elif point.status is not PointStatus.COMPLETE:
         ended = requests.ok + requests.failed
-        found.append(Finding(Verdict.SUSPECT, f"interrupted after {ended} of {requests.planned} requests"))
+        found.append(Check("complete", Verdict.SUSPECT, f"interrupted after {ended} of {requests.planned} requests"))
     worst = f"{failures[0].n} × {failures[0].outcome}" if failures else ""
     if failures and failures[0].detail:
         worst += f" ({failures[0].detail})"
     if not requests.ok:
-        found.append(Finding(Verdict.INVALID, f"no request succeeded: {worst}" if worst else "no request was sent"))
-    elif failed := sum(failure.n for failure in failures):
-        judged = failed + requests.ok  # not what we cancelled: of those nobody knows how they would have ended
-        share = failed / judged
-        counts = f"{failed} of {judged} requests failed ({100 * share:.1f} %): {worst}"
-        if share > MAX_FAILED_SHARE:
-            found.append(Finding(Verdict.INVALID, f"{counts}; the latencies are those of the survivors only"))
-        else:
-            found.append(Finding(Verdict.SUSPECT, counts))
-    return found
+        why = f"no request succeeded: {worst}" if worst else "no request was sent"
+        return [*found, Check("failures", Verdict.INVALID, why)]
+    failed = sum(failure.n for failure in failures)
+    judged = failed + requests.ok  # not what we cancelled: of those nobody knows how they would have ended
+    if not failed:
+        return [*found, Check("failures", Verdict.VALID, f"none of {judged} requests failed")]
+    counts = f"{failed} of {judged} requests failed ({100 * failed / judged:.1f} %): {worst}"
+    if failed > MAX_FAILED_SHARE * judged:
+        counts += "; the latencies are those of the survivors only"
+        return [*found, Check("failures", Verdict.INVALID, counts)]
+    return [*found, Check("failures", Verdict.SUSPECT, counts)]
 
 
-def _check_indices(columns: Columns) -> list[Finding]:
+def _check_indices(columns: Columns) -> Check:
     """A request has one record: one counted twice could hide one that is missing."""
     twice = len(columns) - len(np.unique(columns.index))
-    return [Finding(Verdict.INVALID, f"{twice} requests have more than one record")] if twice else []
+    told = f"{twice} requests have more than one record" if twice else "each request has one record"
+    return check("records", told, twice > 0, Verdict.INVALID)
 
 
-def _check_load(point: Point, columns: Columns, window: Window) -> list[Finding]:
-    """In flight never above C, and in a closed loop C on average; a window that is a steady state."""
+def _check_window(window: Window, columns: Columns) -> list[Check]:
+    """A steady state: found, and steady."""
+    if not len(columns):
+        return []
+    if window.kind == "whole":
+        return [Check("steady state", Verdict.SUSPECT, f"no steady state: {window.rule}")]
+    if window.changes:
+        return [Check("steady state", Verdict.SUSPECT, f"no steady state: {change}") for change in window.changes]
+    return [Check("steady state", Verdict.VALID, f"steady for {window.length_s:.1f} s: {window.rule}")]
+
+
+def _check_load(point: Point, columns: Columns, window: Window) -> list[Check]:
+    """In flight never above C, in a closed loop C on average, and the peak never below the mean."""
+    peak, mean = peak_in_flight(columns), mean_in_flight(columns, window.start_ms, window.end_ms)
     found = []
+    if mean > peak + 1e-9:
+        found.append(Check("in flight", Verdict.INVALID, f"{mean:.2f} in flight on average, but {peak} at most"))
     slots = point.concurrency
-    if window.kind == "whole" and len(columns):
-        found.append(Finding(Verdict.SUSPECT, f"no steady state: {window.rule}"))
     if slots is None:
-        return found
-    if (peak := peak_in_flight(columns)) > slots:
-        found.append(Finding(Verdict.INVALID, f"{peak} requests were in flight where {slots} were asked for"))
+        return [*found, Check("in flight", Verdict.VALID, f"{peak} in flight at most, {mean:.2f} on average")]
+    if peak > slots:
+        told = f"{peak} requests were in flight where {slots} were asked for"
+        return [*found, Check("in flight", Verdict.INVALID, told)]
     if point.load is LoadLabel.CLOSED and window.kind == "steady":
-        mean = mean_in_flight(columns, window.start_ms, window.end_ms)
-        if mean < MIN_IN_FLIGHT_SHARE * slots:
-            found.append(
-                Finding(Verdict.SUSPECT, f"{mean:.2f} requests were in flight on average where {slots} were asked for")
-            )
-    return found
+        told = f"{mean:.2f} requests were in flight on average where {slots} were asked for"
+        return [*found, check("in flight", told, mean < MIN_IN_FLIGHT_SHARE * slots, Verdict.SUSPECT)]
+    return [*found, Check("in flight", Verdict.VALID, f"{peak} in flight at most, of {slots} allowed")]
 
 
-def _check_client(point: Point, columns: Columns) -> list[Finding]:
-    """The client's own lateness. Under a cap a late dispatch is the queue that the cap is for."""
-    if point.load is LoadLabel.CAPPED:
-        return []
-    sent = columns.measured & np.isfinite(columns.sent_ms)
-    firsts = ttft_ms(columns)[sent & columns.ok]
-    firsts = firsts[np.isfinite(firsts)]
-    if not sent.any() or not len(firsts):
-        return []
-    lags = Distribution.of(dispatch_lag_ms(columns)[sent])
-    # One hiccup among few requests is not the client's pace: the highest percentile that the sample carries.
-    name = next((name for name in ("p99", "p95", "p90") if name not in lags.undersampled), "p50")
-    lag: float = getattr(lags, name)
-    limit = max(MAX_LAG_MS, MAX_LAG_SHARE * float(firsts.mean()))
-    if lag <= limit:
-        return []
-    told = f"the client sent late: dispatch lag {name} {lag:.1f} ms, allowed {limit:.1f} ms"
-    return [Finding(Verdict.CLIENT_LIMITED, told)]
+def _check_little(columns: Columns, window: Window) -> Check:
+    """L = λ W over the window. What begins before it or ends after it makes a difference of up to L / n."""
+    n = int((window.holds(columns.done_ms)).sum())
+    level = mean_in_flight(columns, window.start_ms, window.end_ms)
+    if n < 20 or not level > 0:
+        return Check("Little's law", None, f"{n} requests ended in the window: too few to hold L against λ W")
+    residual = little_residual(columns, window.start_ms, window.end_ms)
+    allowed = MAX_LITTLE_SHARE + 2 * level / n
+    told = f"L differs from λ W by {100 * residual:+.1f} % (allowed {100 * allowed:.1f} % for {n} requests)"
+    return check("Little's law", told, abs(residual) > allowed, Verdict.SUSPECT)
 
 
-def _check_stamps(columns: Columns) -> list[Finding]:
-    """Every stamp follows what caused it, so that latency − TTFT is the sum of gaps none of which is negative."""
+def _check_stamps(columns: Columns) -> Check:
+    """Every stamp follows what caused it."""
     every = np.ones(len(columns), dtype=bool)
     early = (
         int(np.sum(dispatch_lag_ms(columns) < 0))
@@ -142,22 +121,43 @@ def _check_stamps(columns: Columns) -> list[Finding]:
         + int(np.sum(itl_ms(columns, every) < 0))
         + int(np.sum(columns.done_ms < columns.last_ms))
     )
-    if not early:
-        return []
-    return [Finding(Verdict.INVALID, f"{early} stamps lie before what caused them: the clock went back")]
+    told = (
+        f"{early} stamps lie before what caused them: the clock went back" if early else "no stamp precedes its cause"
+    )
+    return check("order of stamps", told, early > 0, Verdict.INVALID)
 
 
-def _check_tokens(columns: Columns) -> list[Finding]:
+def _check_gaps(columns: Columns) -> Check:
+    """Latency − TTFT is the sum of the gaps, request by request."""
+    every = np.ones(len(columns), dtype=bool)
+    gaps = float(itl_ms(columns, every).sum())
+    spans = latency_ms(columns) - ttft_ms(columns)
+    told = float(spans[np.isfinite(spans)].sum())
+    off = abs(told - gaps) > 1e-6 * max(1.0, abs(told))
+    return check("gaps", f"latency − TTFT sums to {told:.1f} ms, the gaps to {gaps:.1f} ms", off, Verdict.INVALID)
+
+
+def _check_tokens(columns: Columns) -> list[Check]:
     """Every event carries at least a token, so events cannot outnumber the tokens that the server counted."""
     known = columns.measured & columns.ok & columns.told
+    if not known.any():
+        return [
+            Check("tokens", None, "the server gave no usage: tokens are counted as events, and nothing confirms it")
+        ]
     events = np.diff(columns.event_start)
     over = known & (events > columns.output_tok)
-    if not over.any():
+    told = f"the server counted {int(columns.output_tok[known].sum())} tokens in {int(events[known].sum())} events"
+    if over.any():
+        counts = f"{int(events[over].sum())} events against {int(columns.output_tok[over].sum())} tokens"
+        told = f"in {int(over.sum())} answers more events carried text than the server counted tokens: {counts}"
+    return [check("tokens", told, bool(over.any()), Verdict.SUSPECT), *_check_prompts(columns)]
+
+
+def _check_prompts(columns: Columns) -> list[Check]:
+    known = columns.measured & columns.ok & np.isfinite(columns.prompt_tok) & np.isfinite(columns.aimed_tok)
+    if not known.any():
         return []
-    counts = f"{int(events[over].sum())} events against {int(columns.output_tok[over].sum())} tokens"
-    return [
-        Finding(
-            Verdict.SUSPECT,
-            f"in {int(over.sum())} answers more events carried text than the server counted tokens: {counts}",
-        )
-    ]
+    got, aimed = float(columns.prompt_tok[known].mean()), float(columns.aimed_tok[known].mean())
+    off = aimed > 0 and abs(got / aimed - 1) > MAX_PROMPT_SHARE
+    told = f"prompts had {got:.1f} tokens on average where {aimed:.1f} were aimed at"
+    return [check("prompt length", told + (" (template, tokenizer)" if off else ""), off, Verdict.SUSPECT)]

@@ -24,6 +24,8 @@ class Columns(msgspec.Struct, kw_only=True, frozen=True):
     index          position in the plan
     sent_ms, intended_ms, connected_ms, first_ms, last_ms, done_ms   stamps, NaN: none
     output_tok     tokens of the answer as `token_source` counts them; 0 where nothing came
+    read_lag_ms    the longest that a piece of the answer lay unread; NaN: not known, the stamps are the reads' own
+    prompt_tok, aimed_tok   prompt tokens as the server counts them, and as the source aimed at; NaN: not known
     told           the server counted output_tok (usage), not we
     event_ms       (m,) stamps of all events, request by request
     event_tok      (m,) tokens in each event: as the record says, else shared out so that they sum to output_tok
@@ -40,6 +42,9 @@ class Columns(msgspec.Struct, kw_only=True, frozen=True):
     first_ms: Floats
     last_ms: Floats
     done_ms: Floats
+    read_lag_ms: Floats
+    prompt_tok: Floats
+    aimed_tok: Floats
     output_tok: Ints
     told: Bools
     event_ms: Floats
@@ -66,6 +71,9 @@ class Columns(msgspec.Struct, kw_only=True, frozen=True):
             first_ms=_stamps(origin, [row.event_ns[0] if row.event_ns else None for row in rows]),
             last_ms=_stamps(origin, [row.event_ns[-1] if row.event_ns else None for row in rows]),
             done_ms=_stamps(origin, [row.done_ns for row in rows]),
+            read_lag_ms=_stamps(0, [row.read_lag_ns for row in rows]),
+            prompt_tok=_counts([row.prompt_tokens for row in rows]),
+            aimed_tok=_counts([row.aimed_prompt_tokens for row in rows]),
             output_tok=np.array([row.output_tokens or 0 for row in rows], dtype=np.int64),
             told=np.array([row.token_source == "usage" for row in rows], dtype=bool),
             event_ms=(event_ns - origin) / NS_PER_MS,
@@ -83,6 +91,10 @@ class Columns(msgspec.Struct, kw_only=True, frozen=True):
 
 def _stamps(origin: int, stamps: list[int | None]) -> Floats:
     return np.array([np.nan if ns is None else (ns - origin) / NS_PER_MS for ns in stamps], dtype=np.float64)
+
+
+def _counts(counts: list[int | None]) -> Floats:
+    return np.array([np.nan if count is None else count for count in counts], dtype=np.float64)
 
 
 def _event_tokens(row: Record) -> Floats:

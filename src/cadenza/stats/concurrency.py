@@ -32,3 +32,18 @@ def mean_in_flight(columns: Columns, start_ms: float, end_ms: float) -> float:
     times, level = in_flight(columns)
     edges = np.concatenate([[start_ms], np.clip(times, start_ms, end_ms), [end_ms]])
     return float(np.sum(np.diff(edges) * np.concatenate([[0], level])) / (end_ms - start_ms))
+
+
+def little_residual(columns: Columns, start_ms: float, end_ms: float) -> float:
+    """**Little's-law residual**: (L − λ W) / L over (start, end], a fraction.
+
+    L is the mean in flight; λ the requests of any outcome that ended inside per second, W their mean time from sent to
+    the end (Little, Oper. Res. 9, 1961). Requests across the edges make it differ from 0 by up to about 2 L / n; more
+    means that records are missing, or that the load grew. NaN: nothing ended inside, or nothing was in flight.
+    """
+    inside = (columns.done_ms > start_ms) & (columns.done_ms <= end_ms) & np.isfinite(columns.sent_ms)
+    level = mean_in_flight(columns, start_ms, end_ms)
+    if not inside.any() or not level > 0:
+        return float("nan")
+    busy_ms = float((columns.done_ms[inside] - columns.sent_ms[inside]).sum())
+    return (level - busy_ms / (end_ms - start_ms)) / level

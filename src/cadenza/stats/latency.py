@@ -49,17 +49,31 @@ def dispatch_lag_ms(columns: Columns) -> Floats:
     return columns.sent_ms - columns.intended_ms
 
 
+def read_lag_ms(columns: Columns) -> Floats:
+    """**Read lag**: the longest time that a piece of the answer lay in the kernel before the client read it.
+
+    The kernel's stamps do not suffer from it, until it reaches the gap between two tokens: pieces read together carry
+    one stamp, the last one's. NaN: the stamps are the reads' own (no kernel stamps here), and nobody knows.
+    """
+    return columns.read_lag_ms
+
+
 def connect_ms(columns: Columns) -> Floats:
     """**Connect time**: connection open (TLS included) − sent. NaN: the connection was reused, or never opened."""
     return columns.connected_ms - columns.sent_ms
 
 
-def itl_ms(columns: Columns, selected: Bools) -> Floats:
+def itl_ms(columns: Columns, selected: Bools, *, in_time_order: bool = False) -> Floats:
     """**ITL**, inter-token latency: gaps between successive events of a request, pooled over the `selected` requests.
 
-    (k,) values, k the number of gaps. Per event: where an event carries several tokens it is not a time per token,
-    and is labelled so. Empty: no request has two events.
+    (k,) values, k the number of gaps, request by request, or in the order in which they ended. Per event: where an
+    event carries several tokens it is not a time per token, and is labelled so. Empty: no request has two events.
     """
     owner = columns.event_owner()
-    inside = (owner[1:] == owner[:-1]) & selected[owner[1:]] if len(owner) else np.zeros(0, dtype=bool)
-    return np.diff(columns.event_ms)[inside] if len(owner) else np.zeros(0)
+    if not len(owner):
+        return np.zeros(0)
+    inside = (owner[1:] == owner[:-1]) & selected[owner[1:]]
+    gaps = np.diff(columns.event_ms)[inside]
+    if in_time_order:
+        gaps = gaps[np.argsort(columns.event_ms[1:][inside], kind="stable")]
+    return np.asarray(gaps)

@@ -7,12 +7,14 @@ import numpy as np
 
 from cadenza.record import SCHEMA, LoadLabel, Outcome, Point, PointStatus, Record, TokenSource
 from cadenza.stats import latency, relative
-from cadenza.stats.checks import Verdict, examine, judge
+from cadenza.stats.checks import examine
 from cadenza.stats.columns import Columns
 from cadenza.stats.concurrency import mean_in_flight, peak_in_flight
 from cadenza.stats.distribution import Distribution
+from cadenza.stats.intervals import Interval, rate_interval
 from cadenza.stats.requests import Failure, Requests, count_requests, list_failures
 from cadenza.stats.throughput import rate_per_s, requests_per_s, throughput_tok_per_s, tokens_per_event
+from cadenza.stats.verdict import Check, Verdict, judge
 from cadenza.stats.window import Window, ended_inside, steady_window, whole_window
 
 NAN = float("nan")
@@ -21,10 +23,12 @@ KEEPS_UP = 0.95
 
 
 class WindowTold(msgspec.Struct, frozen=True):
-    """Which window the point's figures are of."""
+    """Which window the point's figures are of; `steady`: nothing in it moves any more."""
 
     kind: str
     rule: str
+    steady: bool
+    cut: int
 
 
 class InFlight(msgspec.Struct, frozen=True):
@@ -56,6 +60,7 @@ class PointSummary(msgspec.Struct, kw_only=True):
     verdict: Verdict
     reasons: list[str]
     notes: list[str]
+    checks: list[Check]
     requests: Requests
     failures: list[Failure]
     duration_s: float
@@ -65,6 +70,7 @@ class PointSummary(msgspec.Struct, kw_only=True):
     token_source: str | None
     tokens_per_event: float
     throughput_tok_per_s: float
+    throughput_interval: Interval
     requests_per_s: float
     offered_per_s: float
     achieved_per_s: float
@@ -80,6 +86,7 @@ class PointSummary(msgspec.Struct, kw_only=True):
     itl_ms: Distribution
     latency_ms: Distribution
     dispatch_lag_ms: Distribution
+    read_lag_ms: Distribution
     connect_ms: Distribution
     whole_run: WholeRun
     undefined: dict[str, str] = {}
@@ -111,8 +118,10 @@ def summarise_point(point: Point, records: Sequence[Record]) -> PointSummary:
     columns = Columns.of(records)
     window, whole = steady_window(point, columns), whole_window(columns)
     requests, failures = count_requests(point, records), list_failures(records)
-    verdict, reasons = judge(examine(point, columns, window, requests, failures))
+    checks = examine(point, columns, window, requests, failures)
+    verdict, reasons = judge(checks)
     inside = ended_inside(columns, window) & columns.ok
+    in_order = np.flatnonzero(inside)[np.argsort(columns.sent_ms[inside], kind="stable")]
     sent = columns.measured & np.isfinite(columns.sent_ms)
     ttft = latency.ttft_ms(columns)
     tpot = latency.tpot_ms(columns)
@@ -128,25 +137,28 @@ def summarise_point(point: Point, records: Sequence[Record]) -> PointSummary:
         verdict=verdict,
         reasons=reasons,
         notes=[*_note_rate(point, offered, achieved), *_notes(records, per_event)],
+        checks=checks,
         requests=requests,
         failures=failures,
         duration_s=_duration_s(columns),
         window_s=window.length_s,
-        window=WindowTold(window.kind, window.rule),
+        window=WindowTold(window.kind, window.rule, window.kind == "steady" and not window.changes, window.cut),
         output_tokens=int(columns.output_tok[columns.measured & columns.ok].sum()),
         token_source=_token_source(columns),
         tokens_per_event=per_event,
         throughput_tok_per_s=throughput_tok_per_s(columns, window),
+        throughput_interval=rate_interval(columns.event_ms, columns.event_tok, window.start_ms, window.end_ms),
         requests_per_s=requests_per_s(columns, window),
         offered_per_s=offered,
         achieved_per_s=achieved,
         in_flight=InFlight(peak_in_flight(columns), mean_in_flight(columns, window.start_ms, window.end_ms)),
-        ttft_ms=Distribution.of(ttft[inside]),
-        user_ttft_ms=Distribution.of(latency.user_ttft_ms(columns)[inside]),
-        tpot_ms=Distribution.of(tpot[inside]),
-        itl_ms=Distribution.of(latency.itl_ms(columns, inside)),
-        latency_ms=Distribution.of(latency.latency_ms(columns)[inside]),
+        ttft_ms=Distribution.of(ttft[in_order], in_time_order=True),
+        user_ttft_ms=Distribution.of(latency.user_ttft_ms(columns)[in_order], in_time_order=True),
+        tpot_ms=Distribution.of(tpot[in_order], in_time_order=True),
+        itl_ms=Distribution.of(latency.itl_ms(columns, inside, in_time_order=True), in_time_order=True),
+        latency_ms=Distribution.of(latency.latency_ms(columns)[in_order], in_time_order=True),
         dispatch_lag_ms=Distribution.of(latency.dispatch_lag_ms(columns)[sent]),
+        read_lag_ms=Distribution.of(latency.read_lag_ms(columns)[sent]),
         connect_ms=Distribution.of(latency.connect_ms(columns)[sent]),
         whole_run=_whole_run(columns, whole),
     )
@@ -257,6 +269,7 @@ def _undefined(point: PointSummary) -> dict[str, str]:
         "itl_ms": "no answer with two events ended in the window",
         "latency_ms": "no answer with a token ended in the window",
         "dispatch_lag_ms": "no request was sent",
+        "read_lag_ms": "no answer was stamped by the kernel",
         "connect_ms": "every connection was open already",
     }
     return reasons | {name: why for name, why in empty.items() if getattr(point, name).n == 0}

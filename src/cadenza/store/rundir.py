@@ -2,6 +2,7 @@
 
 manifest.json    rewritten whole (through a rename) whenever a point begins or ends
 records.jsonl    line 1 the schema, then a record a line, each handed to the kernel as the request ends
+records-1.jsonl  the same of worker 1, records-2.jsonl of worker 2, …, where the load came from several processes
 summary.json     rebuilt from the two above at any time, byte for byte
 """
 
@@ -25,6 +26,41 @@ class _Header(msgspec.Struct):
     kind: str = "cadenza-records"
 
 
+class RecordFile:
+    """One worker's records, appended; a context manager. Raises StoreError, with what to do, if the disk refuses."""
+
+    def __init__(self, folder: Path, worker: int) -> None:
+        self._path = folder / (RECORDS if worker == 0 else f"records-{worker}.jsonl")
+        self._encoder = msgspec.json.Encoder()
+        try:
+            self.fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StoreError(f"{folder}: cannot write: {error.strerror}") from None
+        if os.fstat(self.fd).st_size == 0:
+            self._write_line(self._encoder.encode(_Header(SCHEMA)))
+
+    def __enter__(self) -> "RecordFile":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        os.close(self.fd)
+
+    def append(self, record: Record) -> None:
+        """Hand one record to the kernel."""
+        self._write_line(self._encoder.encode(record))
+
+    def _write_line(self, line: bytes) -> None:
+        data = memoryview(line + b"\n")
+        try:
+            while data:
+                data = data[os.write(self.fd, data) :]
+        except OSError as error:
+            raise StoreError(_no_room(self._path, error)) from None
+
+
+Mark = dict[str, int]
+
+
 class RunWriter:
     """A run being written. Holds a lock on its records for as long as it lives, which readers can see."""
 
@@ -32,17 +68,33 @@ class RunWriter:
         self.path = path
         self.manifest = manifest
         self._encoder = msgspec.json.Encoder()
-        try:
-            self._records = os.open(path / RECORDS, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise StoreError(f"{path}: cannot write: {error.strerror}") from None
-        fcntl.flock(self._records, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._write_line(self._encoder.encode(_Header(SCHEMA)))
+        self._records = RecordFile(path, 0)
+        fcntl.flock(self._records.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self.save_manifest()
 
     def append(self, record: Record) -> None:
         """Write one record. Raises StoreError, with what to do, where the disk does not take it."""
-        self._write_line(self._encoder.encode(record))
+        self._records.append(record)
+
+    def open_share(self, worker: int) -> RecordFile:
+        """The record file of one worker, for that worker's process."""
+        return RecordFile(self.path, worker)
+
+    def mark(self) -> Mark:
+        """Where the record files end now."""
+        return {file.name: file.stat().st_size for file in _record_files(self.path)}
+
+    def read_since(self, mark: Mark) -> Iterator[Record]:
+        """What has been written after `mark`; a line that a full disk or a killed worker cut off is left out."""
+        decoder = msgspec.json.Decoder(Record)
+        for file in _record_files(self.path):
+            with file.open("rb") as lines:
+                lines.seek(mark.get(file.name, 0))
+                if file.name not in mark:
+                    next(lines, b"")
+                for line in lines:
+                    with contextlib.suppress(msgspec.MsgspecError):
+                        yield decoder.decode(line)
 
     def save_manifest(self) -> None:
         """Replace the manifest by the present one."""
@@ -58,15 +110,7 @@ class RunWriter:
         try:
             self.save_manifest()
         finally:
-            os.close(self._records)
-
-    def _write_line(self, line: bytes) -> None:
-        data = memoryview(line + b"\n")
-        try:
-            while data:
-                data = data[os.write(self._records, data) :]
-        except OSError as error:
-            raise StoreError(_no_room(self.path / RECORDS, error)) from None
+            self._records.__exit__()
 
 
 class Run:
@@ -78,16 +122,23 @@ class Run:
         self.broken_lines = 0
 
     def records(self) -> Iterator[Record]:
-        """The records, in the order in which the requests ended."""
+        """The records, worker after worker, of each in the order in which the requests ended."""
         decoder = msgspec.json.Decoder(Record)
         self.broken_lines = 0
-        with (self.path / RECORDS).open("rb") as lines:
-            _check_header(self.path, next(lines, b""))
-            for line in lines:
-                try:
-                    yield decoder.decode(line)
-                except msgspec.MsgspecError:
-                    self.broken_lines += 1
+        for file in _record_files(self.path):
+            with file.open("rb") as lines:
+                if not (head := next(lines, b"")):
+                    continue  # made, and killed before the first line
+                _check_header(self.path, head)
+                for line in lines:
+                    try:
+                        yield decoder.decode(line)
+                    except msgspec.MsgspecError:
+                        self.broken_lines += 1
+
+
+def _record_files(folder: Path) -> list[Path]:
+    return [folder / RECORDS, *sorted(folder.glob("records-*.jsonl"))]
 
 
 def create_run(path: Path, manifest: Manifest) -> RunWriter:

@@ -52,8 +52,11 @@ def options_for(spec: Spec, model: str, server: Server | None = None) -> Options
     )
 
 
-def draw_requests(spec: Spec, point: Point) -> Iterator[Request]:
-    """The point's requests, warm-up first; without end where only a duration bounds a closed loop."""
+def draw_requests(spec: Spec, point: Point, first: int = 0, step: int = 1) -> Iterator[Request]:
+    """The point's requests, warm-up first; without end where only a duration bounds a closed loop.
+
+    With a `first` and a `step` the part of one worker: indices first, first + step, …, the same as in the whole.
+    """
     source = prompts.parse(
         spec.prompts,
         seed=spec.seed,
@@ -67,7 +70,7 @@ def draw_requests(spec: Spec, point: Point) -> Iterator[Request]:
         total = len(due_ns)
     elif spec.requests is not None:
         total = point.warmup + spec.requests
-    for index in count() if total is None else range(total):
+    for index in count(first, step) if total is None else range(first, total, step):
         yield msgspec.structs.replace(
             source.request(index),
             phase=Phase.WARMUP if index < point.warmup else Phase.MEASURE,

@@ -1,20 +1,24 @@
 """The loop over the points: plan, load, record, and a summary that is true whenever the run breaks off."""
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from typing import Protocol
 
-from cadenza.clock import NS_PER_S
+from cadenza.clock import MonotonicClock
 from cadenza.load.client import Client
-from cadenza.load.exchange import Exchange, Outgoing
-from cadenza.load.issue import NEVER_NS, closed_loop, open_loop
+from cadenza.load.health import HealthMeter, undisturbed
+from cadenza.load.shard import Board, Share, Tally, run_shards, wait_until
+from cadenza.load.sockets import SocketTransport
 from cadenza.load.transport import Transport
-from cadenza.record import LoadLabel, Outcome, Point, PointStatus, Record
+from cadenza.record import Point, PointStatus, WorkerHealth
 from cadenza.spec import Spec
 from cadenza.stats.summary import PointSummary, Summary, relate, summarise_point, to_json
 from cadenza.store.rundir import RunWriter
-from cadenza.sweep.plan import Phrasing, draw_requests, options_for
+from cadenza.sweep.plan import Phrasing
+from cadenza.sweep.share import ShareRun, Stop, plan_share
 
-Stop = Callable[[], bool]
+# What every process needs to get ready, as a common start for all of them.
+_READY_NS = 50_000_000
 
 
 class Watcher(Protocol):
@@ -22,13 +26,17 @@ class Watcher(Protocol):
 
     def point_started(self, point: Point, position: int, total: int) -> None: ...
 
-    def request_ended(self, record: Record) -> None: ...
+    def point_goes_on(self, tally: Tally) -> None: ...
 
     def point_done(self, summary: PointSummary) -> None: ...
 
 
 class Runner:
-    """Measures the points of one manifest, in order, over one transport."""
+    """Measures the points of one manifest, in order: over `transport`, or from several processes with one each.
+
+    make_transport   makes the transport of a process of its own; None (virtual time): there is only this one
+    count_workers    how many processes a point takes
+    """
 
     def __init__(
         self,
@@ -39,16 +47,20 @@ class Runner:
         watcher: Watcher,
         stop: Stop,
         tool: dict[str, str],
+        make_transport: Callable[[], SocketTransport] | None = None,
+        count_workers: Callable[[Point], int] = lambda point: 1,
     ) -> None:
         self._spec = spec
+        self._transport = transport
         self._phrasing = phrasing
         self._writer = writer
         self._watcher = watcher
         self._stop = stop
         self._tool = tool
+        self._make_transport = make_transport
+        self._count_workers = count_workers
         self._done: list[PointSummary] = []
-        origins = [target.origin for target in phrasing.targets]
-        self._client = Client(transport, origins, phrasing.dialect, spec.timeouts)
+        self._client = self._client_over(transport)
 
     def run(self) -> Summary:
         """Measure until done or stopped; the summary so far is on disk after every point."""
@@ -68,61 +80,65 @@ class Runner:
         """Of the points that have been begun."""
         return relate(self._done, simulated=self._writer.manifest.simulated, tool=self._tool)
 
+    def _client_over(self, transport: Transport) -> Client:
+        origins = [target.origin for target in self._phrasing.targets]
+        return Client(transport, origins, self._phrasing.dialect, self._spec.timeouts)
+
     def _measure(self, point: Point) -> None:
-        records: list[Record] = []
-
-        def keep(record: Record) -> None:
-            records.append(record)  # first, so that a full disk does not take it out of the report
-            self._writer.append(record)
-            self._watcher.request_ended(record)
-
-        requests = self._requests(point)
-        point.status, point.start_ns = PointStatus.RUNNING, self._client.now_ns()
-        self._writer.save_manifest()
+        begin = self._writer.mark()
+        point.status = PointStatus.RUNNING
         try:
-            for outgoing in self._load(
-                point, requests, lambda exchange: keep(exchange.record(point.index, point.model))
-            ):
-                keep(self._dropped(point, outgoing))
+            workers = self._count_workers(point) if self._make_transport else 1
+            (self._measure_here if workers == 1 else self._measure_in_processes)(point, workers)
             point.status = PointStatus.INTERRUPTED if self._stop() else PointStatus.COMPLETE
         except BaseException:
             point.status = PointStatus.FAILED
             raise
         finally:
             point.end_ns = self._client.now_ns()
-            self._done.append(summarise_point(point, records))
+            self._done.append(summarise_point(point, list(self._writer.read_since(begin))))
         self._writer.save_manifest()
         self._watcher.point_done(self._done[-1])
 
-    def _requests(self, point: Point) -> Iterator[Outgoing]:
-        """Made before the clock starts, but for a closed loop that only a duration bounds."""
-        options = options_for(self._spec, point.model, self._writer.manifest.server)
-        made = (self._phrasing.put(request, options) for request in draw_requests(self._spec, point))
-        bounded = point.planned is not None or point.load is not LoadLabel.CLOSED
-        return iter(list(made)) if bounded else made
+    def _begin(self, point: Point, start_ns: int) -> None:
+        point.start_ns = start_ns
+        self._writer.save_manifest()
 
-    def _load(self, point: Point, requests: Iterator[Outgoing], emit: Callable[[Exchange], None]) -> Iterator[Outgoing]:
-        """Put the load on; what of the plan was never sent because of an interrupt."""
-        start_ns = self._client.now_ns()
-        if point.load is LoadLabel.CLOSED:
-            assert point.concurrency is not None
-            until_ns = NEVER_NS if point.duration_s is None else start_ns + round(point.duration_s * NS_PER_S)
-            closed_loop(self._client, requests, point.concurrency, emit, self._stop, until_ns)
-        else:
-            yield from open_loop(self._client, requests, start_ns, emit, self._stop, point.concurrency)
-        if point.planned is not None:
-            yield from requests
+    def _measure_here(self, point: Point, workers: int) -> None:
+        share, board = Share(), Board(workers)
+        requests = plan_share(self._spec, self._phrasing, self._writer.manifest.server, point, share)
 
-    def _dropped(self, point: Point, outgoing: Outgoing) -> Record:
-        now_ns = self._client.now_ns()
-        request = outgoing.request
-        return Record(
-            point=point.index,
-            index=request.index,
-            phase=request.phase,
-            model=point.model,
-            outcome=Outcome.DROPPED,
-            intended_ns=now_ns if request.due_ns is None else (point.start_ns or 0) + request.due_ns,
-            detail="never sent: the run was interrupted",
-            target=outgoing.target,
-        )
+        def count(worker: int, *, measured: bool, failed: bool, tokens: int, now_ns: int) -> None:
+            board.count(worker, measured=measured, failed=failed, tokens=tokens, now_ns=now_ns)
+            self._watcher.point_goes_on(board.total())
+
+        self._begin(point, self._client.now_ns())
+        with undisturbed():
+            meter = HealthMeter(self._transport.counters) if self._transport.counters is not None else None
+            start_ns = point.start_ns = self._client.now_ns()
+            ShareRun(point, share, self._client, self._writer, count, self._stop).run(requests, start_ns)
+            if meter is not None:
+                point.workers = [meter.read(share.worker)]
+
+    def _measure_in_processes(self, point: Point, workers: int) -> None:
+        make_transport = self._make_transport
+        assert make_transport is not None
+        server = self._writer.manifest.server
+        clock = self._transport.clock
+        assert isinstance(clock, MonotonicClock)
+        plans = [plan_share(self._spec, self._phrasing, server, point, Share(w, workers)) for w in range(workers)]
+        start_ns = clock.at_ns(time.monotonic_ns() + workers * _READY_NS)
+        self._begin(point, start_ns)
+        board = Board(workers)
+
+        def work(share: Share, stop: Stop) -> WorkerHealth:
+            with make_transport() as transport, self._writer.open_share(share.worker) as sink, undisturbed():
+                client = self._client_over(transport)
+                wait_until(client.now_ns, start_ns)
+                meter = HealthMeter(transport.counters)
+                ShareRun(point, share, client, sink, board.count, stop).run(plans[share.worker], start_ns)
+                client.close()
+                return meter.read(share.worker)
+
+        with undisturbed():
+            point.workers = run_shards(workers, work, board, self._watcher.point_goes_on, self._stop)

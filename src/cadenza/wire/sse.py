@@ -29,12 +29,12 @@ _new_event = tuple.__new__  # half the time of Event(…)
 class SseParser:
     """One parser per response. An event, or a line of it, larger than `max_event_bytes` raises `MalformedError`.
 
-    After an error the parser is spent.
+    After an error the parser is spent. `at_boundary`: nothing is pending, the next byte begins an event.
     """
 
     def __init__(self, max_event_bytes: int = 16 << 20) -> None:
         self._limit = max_event_bytes
-        self._at_boundary = False  # nothing is pending: the next byte begins an event
+        self.at_boundary = False
         self._at_start = True  # a byte-order mark may still come
         self._skip_lf = False  # the last line ended with the CR that ended the last read
         self._tail: list[bytes] = []  # pieces of the unfinished line
@@ -50,7 +50,7 @@ class SseParser:
         # because that is several times faster than `b"\r" in data`, and this is the hottest line of the client.
         last = len(data) - 1
         if (
-            self._at_boundary
+            self.at_boundary
             and data.find(b"\n") == last - 1
             and data[last] == _LF
             and _CR not in data
@@ -102,7 +102,7 @@ class SseParser:
                     self._dispatch(events)
         if rest:
             self._keep_tail(rest)
-        self._at_boundary = not (self._tail or self._data or self._event or self._skip_lf)
+        self.at_boundary = not (self._tail or self._data or self._event or self._skip_lf)
         return events
 
     def _keep_tail(self, piece: bytes) -> None:
