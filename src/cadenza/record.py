@@ -174,6 +174,7 @@ class WorkerHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
 class Point(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One cell of the grid, as the manifest keeps it.
 
+    repeat        which time it is that this cell is measured, from 0
     concurrency   requests in flight: the number held (CLOSED), the cap (CAPPED), None (OPEN)
     rate_per_s    intended arrivals per second, None in a closed loop
     planned       measured requests in the plan; None where only a duration bounds it
@@ -186,6 +187,7 @@ class Point(msgspec.Struct, kw_only=True, omit_defaults=True):
     index: int
     model: str
     load: LoadLabel
+    repeat: int = 0
     concurrency: int | None = None
     rate_per_s: float | None = None
     planned: int | None = None

@@ -29,6 +29,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     rates_per_s     arrivals per second, one point each; empty: closed loop. Both given: every pair, capped
     arrivals        poisson | constant | gamma:K   (K the shape; K = 1 is poisson, K < 1 burstier)
     requests        measured requests a point
+    repeat          how often the whole grid is measured, in turn forwards and backwards
     duration_s      or as many as are due in this time, from the start of the point, warm-up included
     prompts         builtin | random:N | random:LO:HI | sharegpt:FILE | jsonl:FILE
     output_tokens   (low, high), both included, drawn per request; None: the dataset's own, else 128 to 256
@@ -49,6 +50,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     rates_per_s: tuple[float, ...] = ()
     arrivals: str = "poisson"
     requests: int | None = None
+    repeat: int = 1
     duration_s: float | None = None
     prompts: str = "builtin"
     output_tokens: tuple[int, int] | None = None

@@ -13,10 +13,10 @@ from cadenza.load.shard import Tally
 from cadenza.record import Outcome, Record
 from cadenza.report import markdown, terminal
 from cadenza.report.live import Progress
-from cadenza.stats.verdict import Verdict
 from cadenza.stats.distribution import Distribution
 from cadenza.stats.requests import Requests
 from cadenza.stats.summary import PointSummary, Summary, relate, summarise_point
+from cadenza.stats.verdict import Verdict
 from support.columns import closed, rec
 
 DATA = Path(__file__).parents[1] / "data" / "article" / "sweep.csv"

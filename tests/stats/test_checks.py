@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from cadenza.record import LoadLabel, Outcome, Point, PointStatus, Record
-from cadenza.stats.verdict import Verdict
 from cadenza.stats.summary import PointSummary, summarise_point
+from cadenza.stats.verdict import Verdict
 from support.columns import closed, rec
 
 

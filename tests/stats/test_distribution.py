@@ -58,3 +58,28 @@ def test_the_floors_are_where_one_value_above_a_bound_is_allowed(tail: float, n:
         return float((1 - tail) ** n + n * tail * (1 - tail) ** (n - 1))
 
     assert at_most_one(n) <= 0.01 < at_most_one(n - 1)
+
+
+def test_intervals_only_for_what_is_in_time_order() -> None:
+    values = np.random.default_rng(1).normal(100, 10, 400)
+    assert Distribution.of(values).intervals == {}
+    found = Distribution.of(values, in_time_order=True)
+    assert list(found.intervals) == ["mean", "p50", "p90", "p95", "p99"]
+    low, high = found.intervals["mean"]
+    # Never narrower than for independent values: t(0.975, 399) · s / √400.
+    assert high - low >= 2 * 1.9659 * float(values.std(ddof=1)) / 20 - 1e-3
+    assert low < 100 < high
+    # 0.99 + 1.97 · √(0.99 · 0.01 / 300) > 1: no value of 300 could bound the p99 from above.
+    assert np.isnan(Distribution.of(values[:300], in_time_order=True).intervals["p99"][1])
+
+
+def test_how_many_more_would_do() -> None:
+    values = np.random.default_rng(2).normal(100, 10, 400)
+    found = Distribution.of(values, in_time_order=True)
+    low, high = found.intervals["mean"]
+    half = (high - low) / 2
+    assert found.further("mean", 1.1 * half / found.mean) == 0
+    assert found.further("mean", half / found.mean / 2) == pytest.approx(3 * 400, abs=2)
+    few = Distribution.of(values[:300], in_time_order=True)
+    assert few.further("p99", 0.1) == 662 - 300  # no upper bound yet: the floor is what is known to be needed
+    assert Distribution.of(values[:5], in_time_order=True).further("mean", 0.05) is None

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from cadenza.record import LoadLabel, Outcome, Phase, Point, Record
 from cadenza.stats.columns import Columns
-from cadenza.stats.concurrency import in_flight, mean_in_flight, peak_in_flight
+from cadenza.stats.concurrency import in_flight, little_residual, mean_in_flight, peak_in_flight
+from cadenza.stats.latency import tpot_ms
 from cadenza.stats.throughput import requests_per_s, throughput_tok_per_s, tokens_per_event
 from cadenza.stats.window import Window, ended_inside, steady_window, whole_window
 from support.columns import closed, rec
@@ -140,3 +141,64 @@ def test_the_level_in_flight_is_what_counting_says(pairs: list[tuple[int, int]])
 
 def test_a_slot_that_is_refilled_at_once_counts_once() -> None:
     assert peak_in_flight(Columns.of(lane(0, 0, 5))) == 1
+
+
+def paced(tpots: list[float], ttft: float = 20.0) -> list[Record]:
+    """One slot, answers of 11 tokens back to back, request k with a TPOT of `tpots[k]` ms."""
+    found, at = [], 0.0
+    for k, tpot in enumerate(tpots):
+        found.append(rec(k, at, [at + ttft + tpot * j for j in range(11)]))
+        at += ttft + 10 * tpot
+    return found
+
+
+def steady_of(tpots: list[float]) -> tuple[Window, float]:
+    """The window, and the mean TPOT of what ended in it."""
+    columns = Columns.of(paced(tpots))
+    window = steady_window(closed(1, len(tpots)), columns)
+    return window, float(np.mean(tpot_ms(columns)[ended_inside(columns, window)]))
+
+
+def noise(n: int, seed: int) -> list[float]:
+    return [float(x) for x in np.random.default_rng(seed).normal(0, 0.3, n)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_ramp_at_the_start_is_left_out(seed: int) -> None:
+    """Service gets faster over the first fifth, from 20 to 10 ms a token: the plateau is found within 1 %."""
+    tpots = [max(10.0, 20.0 - 10.0 * k / 40) + e for k, e in enumerate(noise(200, seed))]
+    window, mean = steady_of(tpots)
+    assert 20 <= window.cut <= 60
+    assert f"without a transient of {window.cut} requests" in window.rule
+    assert window.changes == ()
+    assert mean == pytest.approx(10, rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_drift_is_no_steady_state(seed: int) -> None:
+    window, _ = steady_of([10.0 + 2.0 * k / 200 + e for k, e in enumerate(noise(200, seed))])
+    (change,) = window.changes
+    assert change.startswith("TPOT drifts from ")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_step_is_no_steady_state(seed: int) -> None:
+    window, _ = steady_of([(10.0 if k < 100 else 11.0) + e for k, e in enumerate(noise(200, seed))])
+    (change,) = window.changes
+    assert change.startswith("TPOT jumps from ")
+
+
+def test_what_is_steady_loses_nothing() -> None:
+    kept = [steady_of([10.0 + e for e in noise(200, seed)])[0] for seed in range(40)]
+    assert sum(window.cut > 0 for window in kept) <= 2
+    assert sum(bool(window.changes) for window in kept) <= 2
+
+
+def test_littles_law_by_hand() -> None:
+    # Two slots, answers of 110 ms back to back: L = 2; in (0, 1100] 20 answers end, λ W = 20 · 110 / 1100 = 2.
+    columns = Columns.of([*lane(0, 0, 10), *lane(10, 0, 10)])
+    assert little_residual(columns, 0, 1100) == pytest.approx(0)
+    # Half of the records lost from the ends, as a leak would: what is in flight never ends, and λ W is half of L.
+    leaking = Columns.of([*lane(0, 0, 10), rec(10, 0, [20], done=5000)])
+    assert little_residual(leaking, 0, 1100) == pytest.approx(0.5)
+    assert np.isnan(little_residual(columns, 5000, 6000))

@@ -10,7 +10,8 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from io import BufferedReader
 from types import TracebackType
 from typing import Self
@@ -18,6 +19,17 @@ from typing import Self
 from support.faults import OK, RESET, Banner, Behaviour, Pause, Received, Step, http_error
 
 _NOT_FOUND = http_error(404, b'{"detail":"Not Found"}')
+
+
+@contextmanager
+def full_backlog() -> Iterator[int]:
+    """The port of a listener that never accepts and whose queue is full: on Linux a further connect hangs."""
+    with socket.socket() as listener, socket.socket() as first:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)  # room for one
+        port: int = listener.getsockname()[1]
+        first.connect(("127.0.0.1", port))
+        yield port
 
 
 class FaultServer:
@@ -78,6 +90,7 @@ class FaultServer:
             if self._woken in ready:
                 return
             sock, _ = self._listener.accept()
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small pieces leave at once, as a server's do
             thread = threading.Thread(target=self._serve, args=(sock, self.connections))
             self.connections += 1
             self._served.append((sock, thread))

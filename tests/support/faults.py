@@ -166,6 +166,17 @@ def stream(answer: Answer = PLAIN) -> Behaviour:
 OK = stream()
 
 
+def paced(gap_s: float, answer: Answer = PLAIN) -> Behaviour:
+    """The same stream at a cadence: a pause before the headers and before every event that follows."""
+
+    def steps(received: Received) -> Iterator[Step]:
+        for step in stream(answer)(received):
+            yield Pause(gap_s)
+            yield step
+
+    return steps
+
+
 def whole_answer(answer: Answer = PLAIN) -> Behaviour:
     """One JSON object, also where a stream is asked for."""
     return lambda received: http_error(200, answer.whole(received))(received)
@@ -245,6 +256,16 @@ def reset(where: Literal["before headers", "in headers", "mid-stream"], after: i
     if where == "in headers":
         return lambda received: [STREAM_HEAD[:40], Pause(SHORT_S), RESET]
     return _mid_stream(after, lambda received, rest: [Pause(SHORT_S), RESET])
+
+
+def hang_up(received: Received) -> Iterable[Step]:
+    """FIN instead of an answer."""
+    return [CLOSE]
+
+
+def silence(seconds: float) -> Behaviour:
+    """Not a byte for so long, then the answer."""
+    return lambda received: [Pause(seconds), *OK(received)]
 
 
 def close_mid_chunk(after: int = 2) -> Behaviour:

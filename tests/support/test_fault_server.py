@@ -3,6 +3,7 @@
 import http.client
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from support import faults
-from support.fault_server import FaultServer
+from support.fault_server import FaultServer, full_backlog
 from support.faults import Answer, Banner, Behaviour, chunk
 
 pytestmark = pytest.mark.slow
@@ -289,6 +290,27 @@ def test_a_stall(behaviour: Behaviour, seen: bytes) -> None:
         with pytest.raises(TimeoutError):
             sock.recv(1)
     assert came == seen
+
+
+def test_an_answer_at_a_cadence() -> None:
+    begun = time.monotonic()
+    assert exchange(faults.paced(0.01)) == BEGUN + REST
+    assert time.monotonic() - begun >= 0.07  # headers, four tokens, [DONE], the last chunk
+
+
+def test_no_answer_at_all_and_a_late_one() -> None:
+    assert exchange(faults.hang_up) == b""
+    begun = time.monotonic()
+    assert exchange(faults.silence(0.05)) == BEGUN + REST
+    assert time.monotonic() - begun >= 0.05
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a full queue refuses instead of leaving one waiting")
+def test_a_full_backlog_leaves_a_connect_waiting() -> None:
+    with full_backlog() as port, socket.socket() as sock:
+        sock.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            sock.connect(("127.0.0.1", port))
 
 
 def test_slow_headers() -> None:

@@ -15,6 +15,8 @@ VERBS = {
     "run": ("cadenza.cli.run", "measure one point of that grid"),
     "show": ("cadenza.cli.show", "report a run, whole or broken off"),
     "ls": ("cadenza.cli.ls", "list the runs in a folder"),
+    "check": ("cadenza.cli.check", "say whether a run can be believed, check by check"),
+    "calibrate": ("cadenza.cli.calibrate", "measure what this machine's client can hold"),
     "probe": ("cadenza.cli.probe", "say what a server is and how it answers"),
     "engine": ("cadenza.cli.engine", "serve the embedded engine (its numbers are simulated)"),
 }

@@ -4,16 +4,14 @@ import argparse
 import contextlib
 import os
 import shutil
-import signal
 import sys
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 from cadenza import __version__
 from cadenza.cli.main import EXIT_INTERRUPTED
+from cadenza.cli.signals import stop_on_signals
 from cadenza.clock import MonotonicClock, anchor
 from cadenza.engine import child
 from cadenza.errors import CadenzaError, StoreError
@@ -27,6 +25,7 @@ from cadenza.report.server import describe_server
 from cadenza.spec import Credentials, Spec
 from cadenza.stats.summary import Summary, to_json
 from cadenza.stats.verdict import Verdict
+from cadenza.store.calibration import find_calibration
 from cadenza.store.environment import describe_environment
 from cadenza.store.manifest import Manifest, RunStatus, Server
 from cadenza.store.rundir import RunWriter, create_run
@@ -64,7 +63,7 @@ def measure(spec: Spec, credentials: Credentials, args: argparse.Namespace) -> i
                 f"  {'speed':<10} {spec.speed:g} times faster than real time; every figure is in the engine's own time"
             )
         talk(f"  {'run':<10} {writer.path}  (seed {spec.seed}, prompts {spec.prompts}, {_cache(spec)})\n")
-        with _stop_on_signals() as stop:
+        with stop_on_signals() as stop:
             progress = Progress(sys.stderr, quiet=args.quiet)
             workers = partial(count_workers, spec, cores=usable_cores(), server_here=is_here(targets))
             runner = Runner(spec, transport, phrasing, writer, progress, stop, tool(), make_transport, workers)
@@ -118,6 +117,9 @@ def _program() -> str:
 
 def _manifest(spec: Spec, server: Server, transport: SocketTransport) -> Manifest:
     points = lay_out(spec, choose_models(spec, server.models, simulated=server.simulated))
+    calibration = find_calibration()
+    for point in points:
+        point.ceiling_events_per_s = None if calibration is None else calibration.events_per_s
     for point in points:  # an unreadable dataset or a bad arrival law is told now, not after an hour
         next(draw_requests(spec, point))
     return Manifest(
@@ -157,24 +159,6 @@ def _out(spec: Spec, given: str | None) -> Path:
 
 def _cache(spec: Spec) -> str:
     return "each prompt unique" if spec.cache == "unique" else "prompts repeat: a prefix cache may be warm"
-
-
-@contextlib.contextmanager
-def _stop_on_signals() -> Iterator[Stop]:
-    """A predicate that turns true at the first Ctrl-C or SIGTERM; a second one stops at once."""
-    seen: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        if seen:
-            raise KeyboardInterrupt
-        seen.append(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(seen)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _say(text: str) -> None:

@@ -42,6 +42,8 @@ def add_flags(parser: argparse.ArgumentParser, *, grid: bool) -> None:
     load.add_argument("--requests", metavar="N", help="measured requests a point (default: 128, at least 8 a slot)")
     load.add_argument("--duration", metavar="S", help="send for S seconds a point instead")
     load.add_argument("--warmup", metavar="N", help="unmeasured requests first (default: one a slot)")
+    if grid:
+        load.add_argument("--repeat", metavar="K", help="measure the grid K times, in turn forwards and backwards")
     load.add_argument("--seed", metavar="S", help="repeat a plan exactly (default: a new one each run)")
     prompts = parser.add_argument_group("prompts")
     prompts.add_argument(
@@ -68,7 +70,7 @@ def read_spec(args: argparse.Namespace, *, default_concurrency: tuple[int, ...])
     """Flags over the spec file over the defaults, as one frozen value. Raises UsageError."""
     fields: dict[str, Any] = _read_file(args.spec) if args.spec else {"concurrency": default_concurrency}
     for name, (flag, parse) in _FLAGS.items():
-        given = getattr(args, name)
+        given = getattr(args, name, None)
         if given is not None:
             fields[flag] = parse(given)
     if args.rate is not None and args.concurrency is None:
@@ -203,6 +205,7 @@ _FLAGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "rate": ("rates_per_s", _list(_number("--rate", 0, above=True))),
     "arrivals": ("arrivals", str),
     "requests": ("requests", _whole("--requests", 1)),
+    "repeat": ("repeat", _whole("--repeat", 1)),
     "duration": ("duration_s", _number("--duration", 0, above=True)),
     "warmup": ("warmup", _whole("--warmup", 0)),
     "seed": ("seed", _whole("--seed", 0)),

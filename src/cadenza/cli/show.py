@@ -3,6 +3,11 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cadenza.stats.summary import Summary
+    from cadenza.store.rundir import Run
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -14,18 +19,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--markdown", action="store_true", help="tables for an issue or a wiki")
 
 
+def read_summary(path: Path) -> "tuple[Run, Summary]":
+    """A run, whole or broken off, and what its records say. Raises UsageError or StoreError."""
+    from cadenza.stats.summary import summarise
+    from cadenza.store.rundir import read_run
+
+    found = read_run(path)
+    manifest = found.manifest
+    tool = {"name": "cadenza", "version": manifest.environment.cadenza}
+    return found, summarise(manifest.points, found.records(), simulated=manifest.simulated, tool=tool)
+
+
 def run(args: argparse.Namespace) -> int:
     """Print the report; returns the exit code of the run's verdicts."""
     from cadenza.report import markdown, terminal
-    from cadenza.stats.summary import summarise, to_json
+    from cadenza.stats.summary import to_json
     from cadenza.stats.verdict import Verdict
     from cadenza.store.manifest import RunStatus
-    from cadenza.store.rundir import read_run
 
-    found = read_run(Path(args.run))
+    found, summary = read_summary(Path(args.run))
     manifest = found.manifest
-    tool = {"name": "cadenza", "version": manifest.environment.cadenza}
-    summary = summarise(manifest.points, found.records(), simulated=manifest.simulated, tool=tool)
     if args.json:
         sys.stdout.buffer.write(to_json(summary))
     elif args.markdown:

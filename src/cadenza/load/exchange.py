@@ -85,6 +85,8 @@ class Exchange:
     def receive(self, data: bytes, stamp_ns: int, lag_ns: int | None = None) -> None:
         """Bytes of the response, read `lag_ns` after they came. Broken ones end the exchange as malformed."""
         self.received_any = True
+        if self.connected_ns is not None and stamp_ns < self.connected_ns:
+            self.connected_ns = stamp_ns  # it was open already, and we were late to look
         if lag_ns is None:
             self._unknown_lags += 1
         elif lag_ns > self._read_lag_ns:
@@ -188,7 +190,7 @@ class Exchange:
             token_source=TokenSource.EVENTS if told is None else TokenSource.USAGE,
             finish_reason=printable(self._finish_reason, 40) if self._finish_reason else None,
             status=self.reader.status,
-            detail=printable(detail) if detail else None,
+            detail=self._explain(outcome, detail),
             connection=self.connection,
             read_lag_ns=self._read_lag_ns if self.received_any and not self._unknown_lags else None,
             target=self.outgoing.target,
@@ -221,6 +223,11 @@ class Exchange:
             return Outcome.MALFORMED, "the answer ended without a single token"
         return Outcome.OK, self._note or self._reason or self._remark()
 
+    def _explain(self, outcome: Outcome, detail: str | None) -> str | None:
+        """`detail` as a record keeps it; that it was sent twice belongs to how it failed, too."""
+        told = f"{detail}; {self._note}" if detail and self._note and outcome is not Outcome.OK else detail
+        return printable(told) if told else None
+
     def _remark(self) -> str | None:
         if not self._event_ns:
             return "no event carried text, although the server counted tokens"
@@ -232,7 +239,9 @@ class Exchange:
         location = self.reader.headers.get("location")
         if location and self.reader.status is not None and 300 <= self.reader.status < 400:
             return f"redirected to {location}; redirects are not followed"
-        return read_error(bytes(self._whole), self.reader.headers.get("content-type", ""))
+        told = read_error(bytes(self._whole), self.reader.headers.get("content-type", ""))
+        wait = self.reader.headers.get("retry-after")
+        return f"{told} (Retry-After: {printable(wait, 40)})" if wait else told
 
     def _is_stream(self) -> bool:
         kind = self.reader.headers.get("content-type", "").lower()

@@ -8,6 +8,7 @@ sent, what is in flight is cancelled, and the rest of the plan is left in the it
 dropped. `until_ns` ends the sending only: answers that are under way are waited for.
 """
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -20,6 +21,7 @@ Stop = Callable[[], bool]
 NEVER_NS = 1 << 62
 NOW_NS = 0  # a wait until then is a look and no wait
 _INTERRUPTED = "the run was interrupted"
+_FAILED = "the measurement failed"
 
 
 def closed_loop(
@@ -28,16 +30,15 @@ def closed_loop(
     """Hold `slots` requests in flight: the next one is due the moment an answer has ended."""
     free: deque[int] = deque([client.now_ns()] * slots)  # when each slot without a request fell free
     ended: deque[Exchange] = deque()
-    while (free or client.in_flight or ended) and not stop():
-        if free and not _start_next(client, requests, free.popleft(), until_ns):
-            free.clear()
-        for exchange in client.turn(NOW_NS if free or ended else NEVER_NS):
-            free.append(exchange.done_ns if exchange.done_ns is not None else client.now_ns())
-            ended.append(exchange)
-        if not free:
-            _emit_one(ended, emit)
-    for exchange in (*ended, *client.cancel(_INTERRUPTED)):
-        emit(exchange)
+    with _ending(client, ended, emit):
+        while (free or client.in_flight or ended) and not stop():
+            if free and not _start_next(client, requests, free.popleft(), until_ns):
+                free.clear()
+            for exchange in client.turn(NOW_NS if free or ended else NEVER_NS):
+                free.append(exchange.done_ns if exchange.done_ns is not None else client.now_ns())
+                ended.append(exchange)
+            if not free:
+                _emit_one(ended, emit)
 
 
 def open_loop(
@@ -56,21 +57,38 @@ def open_loop(
     queue: deque[Outgoing] = deque()
     ended: deque[Exchange] = deque()
     upcoming = next(requests, None)
-    while (upcoming is not None or queue or client.in_flight or ended) and not stop():
-        now_ns = client.now_ns()
-        while upcoming is not None and _due_ns(upcoming, start_ns) <= now_ns:
-            queue.append(upcoming)
-            upcoming = next(requests, None)
-        if queue and (cap is None or client.in_flight < cap):
-            outgoing = queue.popleft()
-            client.start(outgoing, _due_ns(outgoing, start_ns))
-        busy = ended or (queue and (cap is None or client.in_flight < cap))
-        next_ns = NEVER_NS if upcoming is None else _due_ns(upcoming, start_ns)
-        ended.extend(client.turn(NOW_NS if busy else next_ns))
-        _emit_one(ended, emit)
+    with _ending(client, ended, emit):
+        while (upcoming is not None or queue or client.in_flight or ended) and not stop():
+            now_ns = client.now_ns()
+            while upcoming is not None and _due_ns(upcoming, start_ns) <= now_ns:
+                queue.append(upcoming)
+                upcoming = next(requests, None)
+            if queue and (cap is None or client.in_flight < cap):
+                outgoing = queue.popleft()
+                client.start(outgoing, _due_ns(outgoing, start_ns))
+            busy = ended or (queue and (cap is None or client.in_flight < cap))
+            next_ns = NEVER_NS if upcoming is None else _due_ns(upcoming, start_ns)
+            ended.extend(client.turn(NOW_NS if busy else next_ns))
+            _emit_one(ended, emit)
+    return list(queue) + ([upcoming] if upcoming is not None else [])
+
+
+@contextlib.contextmanager
+def _ending(client: Client, ended: deque[Exchange], emit: Emit) -> Iterator[None]:
+    """However the loop ends: what has ended, and what is cut off, is handed on, and no connection stays open after a
+    failure of our own, which may be that there are no more files to open.
+    """
+    try:
+        yield
+    except BaseException:
+        cut = client.cancel(_FAILED)
+        client.close()
+        with contextlib.suppress(Exception):  # the first failure is the one to tell
+            for exchange in (*ended, *cut):
+                emit(exchange)
+        raise
     for exchange in (*ended, *client.cancel(_INTERRUPTED)):
         emit(exchange)
-    return list(queue) + ([upcoming] if upcoming is not None else [])
 
 
 def _emit_one(ended: deque[Exchange], emit: Emit) -> None:

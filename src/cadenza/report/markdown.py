@@ -1,6 +1,6 @@
 """The summary as GitHub-flavoured Markdown."""
 
-from cadenza.report.table import HEADER, footnotes, lay_out, title
+from cadenza.report.table import HEADER, INTERVAL_HEADER, INTERVALS, footnotes, lay_out, title
 from cadenza.stats.summary import Summary
 
 _ESCAPED = str.maketrans({c: f"\\{c}" for c in r"\`*_[]<>|#"})
@@ -17,6 +17,11 @@ def render(summary: Summary) -> str:
         parts.append("\n".join(lines))
         if section.remarks:
             parts.append("\n".join(f"- {_escape(remark)}" for remark in section.remarks))
+        if section.intervals:
+            heads = [" ".join(part for part in head if part) for head in INTERVAL_HEADER]
+            lines = [_line(heads), _line(["---:"] * len(heads))]
+            lines += [_line([_escape(cell) for cell in row]) for row in section.intervals]
+            parts += [f"{INTERVALS}:", "\n".join(lines)]
     parts += [_escape(note) for note in footnotes(summary)]
     return "\n\n".join(parts) + "\n"
 

@@ -28,17 +28,34 @@ HEADER = (
 )
 
 
+INTERVALS = "95 % intervals that respect autocorrelation"
+INTERVAL_HEADER = (
+    ("", "C"),
+    ("", "n"),
+    ("n", "eff."),
+    ("", "tok/s"),
+    ("TTFT ms", "mean"),
+    ("TTFT ms", "P99"),
+    ("TPOT ms", "mean"),
+    ("TPOT ms", "P99"),
+    ("more for", "mean ±5 %"),
+    ("more for", "P99 ±10 %"),
+)
+
+
 class Section(NamedTuple):
-    """One model's table, and the sentences that belong under it."""
+    """One model's table, the sentences that belong under it, and how sure its figures are."""
 
     title: str
     rows: list[tuple[str, ...]]
     remarks: list[str]
+    intervals: list[tuple[str, ...]]
 
 
 def lay_out(summary: Summary) -> list[Section]:
     """A section a model, in the order in which they were measured."""
-    return [_section(model, list(points)) for model, points in groupby(summary.points, key=lambda point: point.model)]
+    groups = groupby(summary.points, key=lambda point: point.model)
+    return [_section(model, list(points), summary) for model, points in groups]
 
 
 def title(summary: Summary) -> str:
@@ -58,11 +75,11 @@ def footnotes(summary: Summary) -> list[str]:
 
 
 def label(point: PointSummary) -> str:
-    """The point's load: `16`, `2/s`, or `16 @ 2/s`."""
+    """The point's load: `16`, `2/s`, or `16 @ 2/s`; with `#2` where it is measured for the second time."""
     parts = [] if point.concurrency is None else [str(point.concurrency)]
     if point.rate_per_s is not None:
         parts.append(f"{point.rate_per_s:g}/s")
-    return " @ ".join(parts)
+    return " @ ".join(parts) + (f" #{point.repeat + 1}" if point.repeat else "")
 
 
 def ttft_headline(point: PointSummary) -> Distribution:
@@ -70,8 +87,13 @@ def ttft_headline(point: PointSummary) -> Distribution:
     return point.ttft_ms if point.load == "CLOSED" else point.user_ttft_ms
 
 
-def _section(model: str, points: Sequence[PointSummary]) -> Section:
-    return Section(printable(model, 80), [_row(point) for point in points], _drift(points) + _remarks(points))
+def _section(model: str, points: Sequence[PointSummary], summary: Summary) -> Section:
+    return Section(
+        printable(model, 80),
+        [_row(point) for point in points],
+        _drift(points) + _repeats(model, summary) + _remarks(points),
+        [_interval_row(point) for point in points if point.ttft_ms.intervals],
+    )
 
 
 def _row(point: PointSummary) -> tuple[str, ...]:
@@ -107,7 +129,7 @@ def _p99(dist: Distribution, decimals: int) -> str:
 
 def _drift(points: Sequence[PointSummary]) -> list[str]:
     """The cadence over the whole curve: the last point against the first, and the widest spread between any two."""
-    curve = [point for point in points if point.concurrency and point.tpot_ms.n]
+    curve = [point for point in points if point.concurrency and point.tpot_ms.n and not point.repeat]
     if len(curve) < 2 or len({point.rate_per_s for point in curve}) > 1:
         return []
     curve.sort(key=lambda point: point.concurrency or 0)
@@ -122,6 +144,55 @@ def _drift(points: Sequence[PointSummary]) -> list[str]:
     if drift_class(spread) != last.drift_class or spread > abs(last.drift_pct) + 1:
         sentence += f" Over the whole curve it spans {spread:.1f} %."
     return [sentence]
+
+
+def _interval_row(point: PointSummary) -> tuple[str, ...]:
+    ttft, tpot = ttft_headline(point), point.tpot_ms
+    throughput = point.throughput_interval
+    return (
+        label(point),
+        str(ttft.n),
+        number(ttft.n_effective, 0),
+        _between((throughput.low, throughput.high), 1),
+        _between(ttft.intervals["mean"], 1),
+        _between(ttft.intervals["p99"], 1),
+        _between(tpot.intervals.get("mean"), 2),
+        _between(tpot.intervals.get("p99"), 2),
+        _further(ttft, tpot, "mean", 0.05),
+        _further(ttft, tpot, "p99", 0.10),
+    )
+
+
+def _between(interval: tuple[float, float] | None, decimals: int) -> str:
+    """Both bounds, or the one that the sample has."""
+    low, high = interval or (float("nan"), float("nan"))
+    if high != high:
+        return UNDEFINED if low != low else f"≥ {number(low, decimals)}"
+    return f"{'0' if low != low else number(low, decimals)}…{number(high, decimals)}"
+
+
+def _further(ttft: Distribution, tpot: Distribution, figure: str, relative: float) -> str:
+    """More answers until both latencies are known that well; 0: they are."""
+    needed = [more for dist in (ttft, tpot) if dist.n and (more := dist.further(figure, relative)) is not None]
+    return f"{max(needed):,}" if needed else UNDEFINED
+
+
+def _repeats(model: str, summary: Summary) -> list[str]:
+    """A sentence a cell that was measured more than once."""
+    told = []
+    for cell in summary.repeats:
+        if cell.model != model:
+            continue
+        speed, tpot = cell.throughput_tok_per_s, cell.tpot_mean_ms
+        name = f"C = {cell.concurrency}" if cell.concurrency is not None else ""
+        name += f" @ {cell.rate_per_s:g}/s" if cell.rate_per_s is not None else ""
+        values = ", ".join(number(value, 1) for value in speed.values)
+        told.append(
+            f"{name.removeprefix(' @ ')}, {len(speed.values)} times: {values} tok/s, mean {number(speed.mean, 1)} "
+            f"({_between((speed.low, speed.high), 1)}); last against first: throughput "
+            f"{number(speed.drift_pct, 1, sign=True)} %, TPOT {number(tpot.drift_pct, 1, sign=True)} %."
+        )
+    return told
 
 
 def _remarks(points: Sequence[PointSummary]) -> list[str]:

@@ -1,9 +1,10 @@
 """The summary on a terminal: coloured where there is one, plain text where there is none."""
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from cadenza.report.table import HEADER, footnotes, lay_out, title
+from cadenza.report.table import HEADER, INTERVAL_HEADER, INTERVALS, footnotes, lay_out, title
 from cadenza.stats.summary import Summary
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ _COLOURS = {"VALID": "green", "SUSPECT": "yellow", "CLIENT-LIMITED": "red", "INV
 def show(summary: Summary, stream: TextIO | None = None) -> None:
     """Print `summary` on `stream` (stdout). Text that came from the server is neither markup nor escapes by then."""
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     out = stream if stream is not None else sys.stdout
@@ -30,19 +30,30 @@ def show(summary: Summary, stream: TextIO | None = None) -> None:
     for section in lay_out(summary):
         console.print()
         console.print(Text(section.title, style="bold"))
-        table = Table(box=None, padding=(0, 1), pad_edge=False, show_edge=False)
-        for above, name in HEADER:
-            table.add_column(f"{above}\n{name}", justify="left" if name == "verdict" else "right", no_wrap=True)
-        for row in section.rows:
-            table.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in row))
-        _print_whole(console, table)
+        _print_whole(console, _table(HEADER, section.rows))
         for remark in section.remarks:
             console.print(Text(f"  {remark}"))
+        if section.intervals:
+            console.print()
+            console.print(Text(f"{section.title}: {INTERVALS}", style="dim"))
+            _print_whole(console, _table(INTERVAL_HEADER, section.intervals))
     notes = footnotes(summary)
     if notes:
         console.print()
     for note in notes:
         console.print(Text(note, style="dim"))
+
+
+def _table(header: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 1), pad_edge=False, show_edge=False)
+    for above, name in header:
+        table.add_column(f"{above}\n{name}", justify="left" if name == "verdict" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in row))
+    return table
 
 
 def _print_whole(console: "Console", table: "Table") -> None:

@@ -1,5 +1,7 @@
 """All checks of a point: is nothing lost, was the load what it should be, do the stamps and counts agree?"""
 
+import math
+
 import numpy as np
 
 from cadenza.record import LoadLabel, Point, PointStatus
@@ -17,6 +19,8 @@ MAX_FAILED_SHARE = 0.05
 MIN_IN_FLIGHT_SHARE = 0.95
 # Of L, beyond what the edges of a finite window can make.
 MAX_LITTLE_SHARE = 0.05
+# Requests for each one in flight, so that those edges are small.
+ROUNDS = 10
 # Prompts further from the length aimed at than this load the server otherwise than the name of the run says.
 MAX_PROMPT_SHARE = 0.2
 
@@ -101,13 +105,16 @@ def _check_load(point: Point, columns: Columns, window: Window) -> list[Check]:
 
 
 def _check_little(columns: Columns, window: Window) -> Check:
-    """L = λ W over the window. What begins before it or ends after it makes a difference of up to L / n."""
+    """L = λ W over the window. What begins before it or ends after it makes a difference of about L / n."""
     n = int((window.holds(columns.done_ms)).sum())
     level = mean_in_flight(columns, window.start_ms, window.end_ms)
-    if n < 20 or not level > 0:
-        return Check("Little's law", None, f"{n} requests ended in the window: too few to hold L against λ W")
+    if not level > 0:
+        return Check("Little's law", None, "nothing was in flight in the window")
+    if n < ROUNDS * level:
+        told = f"{n} requests ended in the window: {math.ceil(ROUNDS * level)} are needed to hold L against λ W"
+        return Check("Little's law", None, told)
     residual = little_residual(columns, window.start_ms, window.end_ms)
-    allowed = MAX_LITTLE_SHARE + 2 * level / n
+    allowed = MAX_LITTLE_SHARE + level / n
     told = f"L differs from λ W by {100 * residual:+.1f} % (allowed {100 * allowed:.1f} % for {n} requests)"
     return check("Little's law", told, abs(residual) > allowed, Verdict.SUSPECT)
 

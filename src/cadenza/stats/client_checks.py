@@ -113,7 +113,9 @@ def _check_reads(columns: Columns) -> list[Check]:
     if not len(gaps):
         return [kernels, Check("read lag", None, f"read lag {name} {lag:.2f} ms, and no gap to hold it against")]
     apart = gaps[gaps > 0]
-    gap = float(np.median(apart)) if len(apart) else 0.0
+    if not len(apart):
+        return [kernels, Check("read lag", None, f"read lag {name} {lag:.2f} ms; each answer came in one piece")]
+    gap = float(np.median(apart))
     told = f"read lag {name} {lag:.2f} ms of a gap of {gap:.2f} ms; {100 * together:.2f} % of events share a stamp"
     # Both: pieces read late and found together. Events that a server sends together are no fault of the client's.
     late = lag > MAX_READ_LAG_SHARE * gap and together > 0.01

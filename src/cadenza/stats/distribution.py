@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from cadenza.stats.columns import Floats
-from cadenza.stats.intervals import mean_interval, quantile_interval
+from cadenza.stats.intervals import Interval, mean_interval, quantile_interval, requests_needed
 
 # The fewest samples of which one may exceed a bound and the percentile still be below it with 99 % confidence: the
 # smallest n with P(Binomial(n, 1 − q) ≤ 1) ≤ 0.01, the early-stopping argument of MLPerf's LoadGen.
@@ -58,6 +58,16 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
             undersampled=below,
             **(_intervals(kept) if in_time_order else {}),
         )
+
+    def further(self, figure: str, relative: float) -> int | None:
+        """How many more values would bring the figure's interval to ± `relative` of it; for a percentile the sample
+        floor too. 0: it is there. None: not determinable.
+        """
+        low, high = self.intervals.get(figure, (float("nan"), float("nan")))
+        interval = Interval(low=low, high=high, n=self.n, n_effective=self.n_effective)
+        needed = requests_needed(interval, getattr(self, figure), relative)
+        floor = max(0, FLOORS.get(figure, 0) - self.n)
+        return floor or None if needed is None else max(needed, floor)
 
 
 def _intervals(values: Floats) -> dict[str, Any]:

@@ -103,7 +103,8 @@ def rate_interval(stamps_ms: Floats, weights: Floats, start_ms: float, end_ms: f
     `stamps_ms` (n,) in any order, `weights` (n,) what each event brought (tokens, or ones), not negative. k = 32, or
     16 where the totals of neighbouring slices are correlated by more than 0.1, or 8 where those still are: a burst or
     a lull longer than a slice would make slices that repeat one another count as evidence of their own. Correlation
-    below zero is no reason: it errs on the wide side. 8 slices also where 16 would hold fewer than 4 events each.
+    below zero is no reason: it errs on the wide side. 8 slices also where 16 would hold fewer than 4 events each. What
+    keeps the load up or down for longer than an eighth of the window is not seen, and the interval is then too narrow.
 
     May be narrower than for independent arrivals: a closed loop is more regular than those. **Effective n** here is
     n · (variance of the total, were arrivals independent: Σ w²) / (its variance from slices), clipped to [1, n]. The

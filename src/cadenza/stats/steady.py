@@ -93,9 +93,10 @@ def find_shift(values: Floats) -> Change | None:
     K = max over t of |Σ sign(Z_j − Z_i) over i ≤ t < j| of the means that `find_trend` takes, p = 2 exp(−6 K² / (m³ +
     m²)) (Pettitt, Applied Statistics 28, 1979), K² divided by (1 + r) / (1 − r), by which correlation makes such sums
     vary more; r as there, about the two levels. The place is known to a batch: of those near K's, where the two levels
-    leave the least squares. None: no shift, or fewer than 20 values. Ranks know no size, so that a shift in the first or
-    the last 19 % of the series (32 % with fewer than 200 values) is never one. Of the AR(1) series of `find_trend`, 10 in
-    1,000 at most are taken for shifted.
+    leave the least squares. None: no shift, or fewer than 20 values.
+
+    Ranks know no size, so that a shift in the first or the last 19 % of the series (up to 32 % with fewer than 200
+    values) is never found. Of the AR(1) series of `find_trend`, 10 in 1,000 at most are taken for shifted.
     """
     batches = _Batches.of(values)
     return None if batches is None else _shift(batches)

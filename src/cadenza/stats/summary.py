@@ -12,6 +12,7 @@ from cadenza.stats.columns import Columns
 from cadenza.stats.concurrency import mean_in_flight, peak_in_flight
 from cadenza.stats.distribution import Distribution
 from cadenza.stats.intervals import Interval, rate_interval
+from cadenza.stats.repeats import Agreement, compare
 from cadenza.stats.requests import Failure, Requests, count_requests, list_failures
 from cadenza.stats.throughput import rate_per_s, requests_per_s, throughput_tok_per_s, tokens_per_event
 from cadenza.stats.verdict import Check, Verdict, judge
@@ -53,6 +54,7 @@ class PointSummary(msgspec.Struct, kw_only=True):
 
     index: int
     model: str
+    repeat: int
     concurrency: int | None
     rate_per_s: float | None
     load: LoadLabel
@@ -92,6 +94,18 @@ class PointSummary(msgspec.Struct, kw_only=True):
     undefined: dict[str, str] = {}
 
 
+class Repeats(msgspec.Struct, kw_only=True):
+    """One cell that was measured several times: how far its figures agree, and where they went."""
+
+    model: str
+    concurrency: int | None
+    rate_per_s: float | None
+    points: list[int]
+    throughput_tok_per_s: Agreement
+    ttft_mean_ms: Agreement
+    tpot_mean_ms: Agreement
+
+
 class Summary(msgspec.Struct, kw_only=True):
     """A run. `simulated`: the embedded engine answered, and no hardware was measured."""
 
@@ -99,6 +113,7 @@ class Summary(msgspec.Struct, kw_only=True):
     simulated: bool
     tool: dict[str, str]
     points: list[PointSummary]
+    repeats: list[Repeats] = []
 
 
 def summarise(points: Sequence[Point], records: Iterable[Record], *, simulated: bool, tool: dict[str, str]) -> Summary:
@@ -130,6 +145,7 @@ def summarise_point(point: Point, records: Sequence[Record]) -> PointSummary:
     point_summary = PointSummary(
         index=point.index,
         model=point.model,
+        repeat=point.repeat,
         concurrency=point.concurrency,
         rate_per_s=point.rate_per_s,
         load=point.load,
@@ -167,9 +183,28 @@ def summarise_point(point: Point, records: Sequence[Record]) -> PointSummary:
 
 def relate(points: Sequence[PointSummary], *, simulated: bool, tool: dict[str, str]) -> Summary:
     """Add scaling and drift against the smallest concurrency of the same model at the same rate."""
-    return Summary(
-        simulated=simulated, tool=tool, points=[_relate_point(point, _base(point, points)) for point in points]
-    )
+    related = [_relate_point(point, _base(point, points)) for point in points]
+    return Summary(simulated=simulated, tool=tool, points=related, repeats=_compare_repeats(related))
+
+
+def _compare_repeats(points: Sequence[PointSummary]) -> list[Repeats]:
+    """Of the cells that were measured more than once, in the order in which they were first measured."""
+    cells: dict[tuple[str, int | None, float | None], list[PointSummary]] = {}
+    for point in points:
+        cells.setdefault((point.model, point.concurrency, point.rate_per_s), []).append(point)
+    return [
+        Repeats(
+            model=model,
+            concurrency=concurrency,
+            rate_per_s=rate_per_s,
+            points=[point.index for point in again],
+            throughput_tok_per_s=compare([point.throughput_tok_per_s for point in again]),
+            ttft_mean_ms=compare([point.ttft_ms.mean for point in again]),
+            tpot_mean_ms=compare([point.tpot_ms.mean for point in again]),
+        )
+        for (model, concurrency, rate_per_s), again in cells.items()
+        if len(again) > 1
+    ]
 
 
 def to_json(summary: Summary) -> bytes:
@@ -178,7 +213,8 @@ def to_json(summary: Summary) -> bytes:
 
 
 def _base(point: PointSummary, points: Sequence[PointSummary]) -> PointSummary | None:
-    curve = [p for p in points if (p.model, p.rate_per_s) == (point.model, point.rate_per_s) and p.concurrency]
+    own = (point.model, point.rate_per_s, point.repeat)
+    curve = [p for p in points if (p.model, p.rate_per_s, p.repeat) == own and p.concurrency]
     return min(curve, key=lambda p: p.concurrency or 0, default=None)
 
 

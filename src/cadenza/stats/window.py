@@ -87,10 +87,11 @@ def settle(point: Point, columns: Columns, window: Window, needed: int = 2) -> W
     """**Transient**: what the window loses at its start; **no steady state**: what moves in the rest of it.
 
     TPOT and TTFT (user TTFT where the plan sets the times) of the `ok` requests that ended inside, in the order of
-    their dispatch, are each cut where MSER-5 says (`stats.steady`), if what is cut differs from the rest by 2 % or more
-    on average; the window then begins at the dispatch of the first request that stays. What is left must show no trend
-    (Mann-Kendall) and no shift (Pettitt), both at p < 0.01, of 5 % in TPOT or 25 % in TTFT: TTFT scatters more, and
-    swings without the server having changed. Decided by where a series settles, never by which figure is better.
+    their dispatch, are each cut where MSER-5 says (`stats.steady`), if the mean of what is cut differs from that of the
+    rest by 2 % or more, and by three standard errors; the window then begins at the dispatch of the first request that
+    stays. What is left must show no trend (Mann-Kendall) and no shift (Pettitt), both at p < 0.01, of 5 % in TPOT or
+    25 % in TTFT: TTFT scatters more, and swings without the server having changed. Decided by where a series settles,
+    never by which figure is better.
     """
     inside = np.flatnonzero(ended_inside(columns, window) & columns.ok)
     inside = inside[np.argsort(columns.sent_ms[inside], kind="stable")]
@@ -112,7 +113,10 @@ def _matters(values: Floats, start: int) -> bool:
     if not start:
         return False
     gone, rest = (part[np.isfinite(part)] for part in (values[:start], values[start:]))
-    return bool(len(gone) and len(rest) and abs(gone.mean() - rest.mean()) > MATTERS * abs(rest.mean()))
+    if not len(gone) or not len(rest):
+        return False
+    error = float(rest.std()) / math.sqrt(len(gone))
+    return bool(abs(gone.mean() - rest.mean()) > max(MATTERS * abs(rest.mean()), 3 * error))
 
 
 def _tell(name: str, change: Change) -> str:

@@ -18,6 +18,7 @@ from cadenza.errors import StoreError, UsageError
 from cadenza.record import SCHEMA, PointStatus, Record
 from cadenza.store.manifest import Manifest, RunStatus
 
+_RESERVE, _RESERVE_BYTES = ".room-for-the-end", 32 << 10
 MANIFEST, RECORDS, SUMMARY = "manifest.json", "records.jsonl", "summary.json"
 
 
@@ -69,6 +70,8 @@ class RunWriter:
         self.manifest = manifest
         self._encoder = msgspec.json.Encoder()
         self._records = RecordFile(path, 0)
+        with contextlib.suppress(OSError):
+            (path / _RESERVE).write_bytes(bytes(_RESERVE_BYTES))
         fcntl.flock(self._records.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self.save_manifest()
 
@@ -105,8 +108,10 @@ class RunWriter:
         _replace(self.path / SUMMARY, data)
 
     def close(self, status: RunStatus) -> None:
-        """The run is over, in this way."""
+        """The run is over, in this way. On a full disk too: the room for saying so was taken at the start."""
         self.manifest.status = status
+        with contextlib.suppress(OSError):
+            (self.path / _RESERVE).unlink()
         try:
             self.save_manifest()
         finally:

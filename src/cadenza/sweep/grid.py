@@ -11,22 +11,28 @@ _ROUNDS = 8
 
 
 def lay_out(spec: Spec, models: Sequence[str]) -> list[Point]:
-    """One point a cell, a model after the other. Concurrency alone is CLOSED, rates alone OPEN, both CAPPED."""
+    """One point a cell, a model after the other. Concurrency alone is CLOSED, rates alone OPEN, both CAPPED.
+
+    Repeats go over the whole grid of a model, every second time backwards: what rises with time, such as heat or the
+    filling of a cache, then falls on other cells than what rises with the load, and shows as a drift between repeats.
+    """
     cells = [(c, r) for r in spec.rates_per_s or (None,) for c in spec.concurrency or (None,)]
     points: list[Point] = []
     for model in models:
-        for concurrency, rate in cells:
-            points.append(_point(spec, len(points), model, concurrency, rate))
+        for repeat in range(spec.repeat):
+            for concurrency, rate in cells[:: -1 if repeat % 2 else 1]:
+                points.append(_point(spec, len(points), model, repeat, concurrency, rate))
     return points
 
 
-def _point(spec: Spec, index: int, model: str, concurrency: int | None, rate_per_s: float | None) -> Point:
+def _point(spec: Spec, index: int, model: str, repeat: int, concurrency: int | None, rate_per_s: float | None) -> Point:
     planned = None
     if spec.duration_s is None:
         planned = spec.requests or max(DEFAULT_REQUESTS, _ROUNDS * (concurrency or 1))
     return Point(
         index=index,
         model=model,
+        repeat=repeat,
         load=_label(concurrency, rate_per_s),
         concurrency=concurrency,
         rate_per_s=rate_per_s,

@@ -1,0 +1,38 @@
+"""`cadenza check`: whether a run can be believed, check by check."""
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this verb's arguments to `parser`."""
+    parser.description = (
+        "Judge a run from its records: every check of every point, passed or not, with its number. Exit code 0: all "
+        "points are VALID; 1: one is SUSPECT, CLIENT-LIMITED or INVALID."
+    )
+    parser.add_argument("run", metavar="RUN", help="folder of the run")
+    parser.add_argument("--json", action="store_true", help="the checks as JSON, by point")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the checks; returns 0 only where everything is VALID."""
+    import msgspec
+
+    from cadenza.cli.show import read_summary
+    from cadenza.report.checks import render_checks
+    from cadenza.stats.verdict import Verdict
+
+    found, summary = read_summary(Path(args.run))
+    if args.json:
+        told = [
+            {"index": p.index, "model": p.model, "verdict": p.verdict, "status": p.status, "checks": p.checks}
+            for p in summary.points
+        ]
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
+    else:
+        print(render_checks(summary), end="")
+    if found.broken_lines:
+        print(f"cadenza: {found.broken_lines} line(s) of the records are cut off and left out", file=sys.stderr)
+    unfinished = not summary.points or len(summary.points) < len(found.manifest.points)
+    return int(unfinished or any(point.verdict is not Verdict.VALID for point in summary.points))
