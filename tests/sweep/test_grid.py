@@ -33,3 +33,11 @@ def test_warm_up_fills_the_slots_or_a_second() -> None:
     assert [p.warmup for p in lay_out(Spec(concurrency=(1, 16)), ["a"])] == [1, 16]
     assert [p.warmup for p in lay_out(Spec(concurrency=(), rates_per_s=(0.1, 7.6)), ["a"])] == [1, 8]
     assert [p.warmup for p in lay_out(Spec(concurrency=(4,), warmup=0), ["a"])] == [0]
+
+
+def test_repeats_go_forwards_and_backwards_model_by_model() -> None:
+    points = lay_out(Spec(concurrency=(1, 4), repeat=3), ["a", "b"])
+    cells = [(p.model, p.repeat, p.concurrency) for p in points]
+    assert cells[:6] == [("a", 0, 1), ("a", 0, 4), ("a", 1, 4), ("a", 1, 1), ("a", 2, 1), ("a", 2, 4)]
+    assert cells[6:] == [("b", repeat, concurrency) for _, repeat, concurrency in cells[:6]]
+    assert [p.index for p in points] == list(range(12))
