@@ -29,7 +29,7 @@ class MonotonicClock:
     """
 
     def __init__(self, speed: float = 1.0) -> None:
-        self._speed = speed
+        self.speed = speed
         self._origin_ns = time.monotonic_ns()
 
     def now_ns(self) -> int:
@@ -37,13 +37,13 @@ class MonotonicClock:
 
     def at_ns(self, monotonic_ns: int) -> int:
         """What this clock shows where CLOCK_MONOTONIC shows `monotonic_ns`."""
-        if self._speed == 1.0:
+        if self.speed == 1.0:
             return monotonic_ns
-        return self._origin_ns + round((monotonic_ns - self._origin_ns) * self._speed)
+        return self._origin_ns + round((monotonic_ns - self._origin_ns) * self.speed)
 
     def real_s(self, ns: int) -> float:
         """How long `ns` of this clock last, in seconds of real time."""
-        return ns / (NS_PER_S * self._speed)
+        return ns / (NS_PER_S * self.speed)
 
 
 class ManualClock:

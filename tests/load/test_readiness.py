@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cadenza.load.readiness import Readiness, SelectorReadiness, make_readiness
+from cadenza.load.readiness import WRITABLE, Readiness, SelectorReadiness, make_readiness
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,8 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def flags(readiness: Readiness, wait_s: float) -> list[tuple[int, bool, bool]]:
-    return [(fd, bool(read), bool(write)) for fd, read, write in readiness.wait(wait_s)]
+    """(descriptor, for the read, for the write)"""
+    return [(fd, ready != WRITABLE, bool(ready & WRITABLE)) for fd, ready in readiness.wait(wait_s)]
 
 
 def test_input_and_room(readiness: Readiness, pair: tuple[socket.socket, socket.socket]) -> None:

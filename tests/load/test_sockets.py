@@ -154,9 +154,9 @@ def test_a_refused_connection_is_an_arrival_and_no_exception() -> None:
     with SocketTransport() as transport:
         connection = transport.connect(Origin("x", ("127.0.0.1", closed_port())))
         transport.send(connection, b"never")
-        (arrival,) = transport.poll(transport.clock.now_ns() + 2_000_000_000)
-        assert arrival.connection == connection
-        assert arrival.payload == Closed(clean=False, reason="Connection refused")
+        ((number, _, payload, _),) = transport.poll(transport.clock.now_ns() + 2_000_000_000)
+        assert number == connection
+        assert payload == Closed(clean=False, reason="Connection refused")
         transport.send(connection, b"still no exception")
         transport.close(connection)
 
@@ -188,9 +188,9 @@ def test_a_large_request_leaves_whole(monkeypatch: pytest.MonkeyPatch) -> None:
             transport.send(connection, encode_request("POST", "/v1/completions", target.authority, [], body))
             got, opened = b"", False
             while not got.endswith(b"0\r\n\r\n"):
-                for arrival in transport.poll(transport.clock.now_ns() + 5_000_000_000):
-                    opened = opened or isinstance(arrival.payload, Opened)
-                    got += arrival.payload if isinstance(arrival.payload, bytes) else b""
+                for _, _, payload, _ in transport.poll(transport.clock.now_ns() + 5_000_000_000):
+                    opened = opened or isinstance(payload, Opened)
+                    got += payload if isinstance(payload, bytes) else b""
         assert opened
         assert len(server.requests[-1].body) == len(body)
 

@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Sequence
 
 from cadenza.load.exchange import End, Exchange, Outgoing
-from cadenza.load.transport import OPENED, Arrival, Closed, Origin, Transport
+from cadenza.load.transport import Closed, Origin, Transport
 from cadenza.record import Connection
 from cadenza.spec import Timeouts
 from cadenza.wire.dialect import Dialect
@@ -48,7 +48,19 @@ class Client:
         wait_ns = min(until_ns, now_ns + _LONGEST_WAIT_NS)
         if self._deadlines:
             wait_ns = min(wait_ns, self._deadlines[0][0])
-        ended = [exchange for arrival in self._transport.poll(wait_ns) if (exchange := self._take(arrival))]
+        ended, flying = [], self._flying
+        for connection, stamp_ns, payload, lag_ns in self._transport.poll(wait_ns):
+            exchange = flying.get(connection)
+            if exchange is None:
+                self._drop_idle(connection)
+            elif isinstance(payload, bytes):
+                if exchange.receive(payload, stamp_ns, lag_ns):
+                    ended.append(self._release(connection, exchange))
+            elif isinstance(payload, Closed):
+                if self._closed(connection, exchange, payload, stamp_ns):
+                    ended.append(exchange)
+            else:
+                exchange.opened(stamp_ns)
         return ended + self._check_deadlines()
 
     def cancel(self, reason: str) -> list[Exchange]:
@@ -79,34 +91,23 @@ class Client:
         heapq.heappush(self._deadlines, (exchange.next_look_ns(exchange.sent_ns), connection))
         self._transport.send(connection, exchange.outgoing.data)
 
-    def _take(self, arrival: Arrival) -> Exchange | None:
-        """Hand one arrival to its exchange; the exchange, if it has ended with it."""
-        connection, stamp_ns, payload, lag_ns = arrival
-        exchange = self._flying.get(connection)
-        if exchange is None:  # an idle connection: closed by the server, or it speaks unasked
-            if self._idle.pop(connection, None) is not None:
-                self._transport.close(connection)
-            return None
-        if isinstance(payload, bytes):
-            exchange.receive(payload, stamp_ns, lag_ns)
-            if not exchange.finished:
-                return None
-            return self._release(connection, exchange)
-        if payload is OPENED:
-            exchange.opened(stamp_ns)
-            return None
-        return self._closed(connection, exchange, payload, stamp_ns)
+    def _drop_idle(self, connection: int) -> None:
+        """An idle connection was closed by the server, or it speaks unasked."""
+        if self._idle.pop(connection, None) is not None:
+            self._transport.close(connection)
 
-    def _closed(self, connection: int, exchange: Exchange, closed: Closed, stamp_ns: int) -> Exchange | None:
+    def _closed(self, connection: int, exchange: Exchange, closed: Closed, stamp_ns: int) -> bool:
+        """Whether that was the end of `exchange`."""
         if exchange.connection is Connection.REUSED and not exchange.received_any:
             # The server dropped an idle connection while the request was on its way: not the request's fault.
             # RFC 9112 9.3.1 allows one more try where nothing of a response has been seen.
             del self._flying[connection]
             exchange.send_again("sent again on a new connection: the kept one had been closed")
             self._dispatch_on_new(exchange)
-            return None
+            return False
         whole = closed.clean and exchange.reader.eof()
-        return self._finish(connection, "complete" if whole else "lost", stamp_ns, "" if whole else closed.reason)
+        self._finish(connection, "complete" if whole else "lost", stamp_ns, "" if whole else closed.reason)
+        return True
 
     def _release(self, connection: int, exchange: Exchange) -> Exchange:
         del self._flying[connection]

@@ -36,6 +36,38 @@ class Outgoing(NamedTuple):
 class Exchange:
     """The life of one request from its dispatch to its record. Stamps are the transport's."""
 
+    __slots__ = (
+        "_dialect",
+        "_end",
+        "_error",
+        "_event_ns",
+        "_finish_reason",
+        "_last_read_ns",
+        "_note",
+        "_read_lag_ns",
+        "_reason",
+        "_repeated",
+        "_running_tok",
+        "_said_done",
+        "_sse",
+        "_timeout",
+        "_timeouts",
+        "_unknown_lags",
+        "_unread",
+        "_unread_bytes",
+        "_usage",
+        "_whole",
+        "connected_ns",
+        "connection",
+        "done_ns",
+        "headers_ns",
+        "intended_ns",
+        "outgoing",
+        "reader",
+        "received_any",
+        "sent_ns",
+    )
+
     def __init__(
         self, outgoing: Outgoing, dialect: Dialect, timeouts: Timeouts, intended_ns: int, sent_ns: int
     ) -> None:
@@ -82,8 +114,8 @@ class Exchange:
         """It goes out on a new connection, since the reused one turned out to be dead; its stamps stay."""
         self._note = note
 
-    def receive(self, data: bytes, stamp_ns: int, lag_ns: int | None = None) -> None:
-        """Bytes of the response, read `lag_ns` after they came. Broken ones end the exchange as malformed."""
+    def receive(self, data: bytes, stamp_ns: int, lag_ns: int | None = None) -> bool:
+        """Bytes of the response, read `lag_ns` after they came; whether it has ended with them. Broken ones end it."""
         self.received_any = True
         if self.connected_ns is not None and stamp_ns < self.connected_ns:
             self.connected_ns = stamp_ns  # it was open already, and we were late to look
@@ -113,6 +145,7 @@ class Exchange:
             self.end("malformed", stamp_ns, str(broken))
         elif reader.complete:
             self.end("complete", stamp_ns)
+        return self._end is not None
 
     def end(self, how: End, stamp_ns: int, reason: str = "") -> None:
         """The exchange is over; the first word about it counts."""

@@ -53,14 +53,14 @@ def _read(transport: Transport, target: Target, path: str, connection: int, unti
     while not reader.complete:
         if transport.clock.now_ns() >= until_ns:
             raise TargetError(f"{where}: no whole answer in time: is this the right port?")
-        for arrival in transport.poll(until_ns):
-            if arrival.connection != connection:
+        for number, _, payload, _ in transport.poll(until_ns):
+            if number != connection:
                 continue
-            if isinstance(arrival.payload, bytes):
-                reader.feed(arrival.payload)
+            if isinstance(payload, bytes):
+                reader.feed(payload)
                 body += reader.take()
-            elif isinstance(arrival.payload, Closed) and not (arrival.payload.clean and reader.eof()):
-                raise TargetError(f"{where}: {printable(arrival.payload.reason)} before an answer was whole")
+            elif isinstance(payload, Closed) and not (payload.clean and reader.eof()):
+                raise TargetError(f"{where}: {printable(payload.reason)} before an answer was whole")
         if len(body) > MAX_ANSWER_BYTES:
             raise TargetError(f"{where}: an answer of more than {MAX_ANSWER_BYTES >> 20} MiB")
     assert reader.status is not None

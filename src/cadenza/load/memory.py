@@ -61,7 +61,7 @@ class MemoryTransport:
             self._collect()
         now = self.clock.now_ns()
         arrived, self._due = self._due, []
-        return [Arrival(connection, now, payload, 0) for connection, payload in arrived]
+        return [(connection, now, payload, 0) for connection, payload in arrived]
 
     def close(self, connection: int) -> None:
         if connection in self._open:

@@ -8,8 +8,9 @@ import selectors
 import sys
 from typing import Protocol
 
-# (file descriptor, can be read, can be written), not 0 where true. An error is readable: the read tells what it is.
-Ready = tuple[int, int, int]
+# (file descriptor, what it is ready for). Anything but WRITABLE alone is for the read: that tells what an error is.
+Ready = tuple[int, int]
+READABLE, WRITABLE = 1, 4  # epoll's numbers, so that its answer needs no translation
 
 
 class Readiness(Protocol):
@@ -51,8 +52,8 @@ class SelectorReadiness:
 
     def wait(self, wait_s: float) -> list[Ready]:
         return [
-            (key.fd, events & selectors.EVENT_READ, events & selectors.EVENT_WRITE)
-            for key, events in self._selector.select(max(0.0, wait_s))
+            (key.fd, (READABLE if e & selectors.EVENT_READ else 0) | (WRITABLE if e & selectors.EVENT_WRITE else 0))
+            for key, e in self._selector.select(max(0.0, wait_s))
         ]
 
     def close(self) -> None:
@@ -60,8 +61,7 @@ class SelectorReadiness:
 
 
 if sys.platform == "linux":
-    _WRITE = select.EPOLLOUT
-    _NOT_WRITE = ~_WRITE
+    assert (select.EPOLLIN, select.EPOLLOUT) == (READABLE, WRITABLE)
     _TICK_S = 0.001
 
     class EpollReadiness:
@@ -86,12 +86,10 @@ if sys.platform == "linux":
 
         def wait(self, wait_s: float) -> list[Ready]:
             if wait_s > 2 * _TICK_S:
-                ready = self._epoll.poll(wait_s - _TICK_S)  # rounded up, so early; the caller comes again for the rest
-            else:
-                if wait_s > 0:
-                    select.select(self._own, (), (), wait_s)
-                ready = self._epoll.poll(0)
-            return [(fd, e & _NOT_WRITE, e & _WRITE) for fd, e in ready]
+                return self._epoll.poll(wait_s - _TICK_S)  # rounded up, so early; the caller comes again for the rest
+            if wait_s > 0:
+                select.select(self._own, (), (), wait_s)
+            return self._epoll.poll(0)
 
         def close(self) -> None:
             self._epoll.close()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from cadenza.clock import NS_PER_S, MonotonicClock
 from cadenza.errors import CadenzaError
-from cadenza.load.readiness import Readiness, make_readiness
+from cadenza.load.readiness import WRITABLE, Readiness, make_readiness
 from cadenza.load.stamps import ANCILLARY_BYTES, ArrivalClock, ask_for_stamps
 from cadenza.load.tls import Tls, explain, tls_context
 from cadenza.load.transport import OPENED, Arrival, Closed, Counters, Origin
@@ -34,17 +34,15 @@ _EXHAUSTED = {
     errno.ENOMEM: "the kernel has no memory left: lower the concurrency",
 }
 
-_new_arrival = tuple.__new__  # half the time of Arrival(…), once an event
-
 
 class _Connection:
-    __slots__ = ("connected", "fd", "id", "opened", "out", "recvmsg", "sock", "tls", "waiting")
+    __slots__ = ("connected", "fd", "id", "opened", "out", "recvmsg_into", "sock", "tls", "waiting")
 
     def __init__(self, id: int, sock: socket.socket, tls: Tls | None) -> None:
         self.id = id
         self.sock = sock
         self.fd = sock.fileno()
-        self.recvmsg = sock.recvmsg
+        self.recvmsg_into = sock.recvmsg_into
         self.tls = tls
         self.connected = False
         self.opened = False
@@ -67,7 +65,7 @@ class SocketTransport:
         arrivals: ArrivalClock | None = None,
     ) -> None:
         self.clock = clock or MonotonicClock()
-        self._on_clock = self.clock.at_ns
+        self._scaled = self.clock.speed != 1.0
         self.counters = Counters()
         self._readiness: Readiness = make_readiness()
         # Asks before any connection does: the kernel turns stamping on a moment after the first socket wants it.
@@ -81,6 +79,8 @@ class SocketTransport:
         self._paced_reads = 0
         self._rest_s = 0.0
         self._ready: list[Arrival] = []
+        self._buffer = memoryview(bytearray(_READ_BYTES))
+        self._buffers = [self._buffer]
         self._make_context = make_context
         self._context: ssl.SSLContext | None = None
 
@@ -171,16 +171,17 @@ class SocketTransport:
         ready = self._readiness.wait(wait_s)
         if ready and self._kernel_stamps and self._arrivals.look():
             self.counters.clock_steps += 1
-        for fd, can_read, can_write in ready:
-            connection = self._by_fd.get(fd)
+        by_fd = self._by_fd
+        for fd, events in ready:
+            connection = by_fd.get(fd)
             if connection is None:
                 continue
             if not connection.connected:
                 self._connect_ended(connection)
                 continue
-            if can_write:
+            if events & WRITABLE:
                 self._write(connection, b"")
-            if can_read:
+            if events != WRITABLE:
                 self._read(connection)
 
     def _connect_ended(self, connection: _Connection) -> None:
@@ -197,7 +198,7 @@ class SocketTransport:
 
     def _open(self, connection: _Connection, stamp_ns: int) -> None:
         connection.opened = True
-        self._ready.append(Arrival(connection.id, stamp_ns, OPENED))
+        self._ready.append((connection.id, stamp_ns, OPENED, None))
         waiting, connection.waiting = connection.waiting, b""
         if waiting:
             self.send(connection.id, waiting)
@@ -212,34 +213,35 @@ class SocketTransport:
         self._write(connection, reply)
         if done:
             self._open(connection, stamp_ns)
-            self._decrypt(
-                connection, connection.tls, b"", stamp_ns, None
-            )  # data may have come with the handshake's last record
+            # Data may have come with the handshake's last record.
+            self._decrypt(connection, connection.tls, b"", stamp_ns, None)
 
     def _read(self, connection: _Connection) -> None:
         lag_ns = None
         try:
             if self._kernel_stamps:
-                data, ancillary, _, _ = connection.recvmsg(_READ_BYTES, ANCILLARY_BYTES)
+                size, ancillary, _, _ = connection.recvmsg_into(self._buffers, ANCILLARY_BYTES)
                 stamp_ns = time.monotonic_ns()
                 arrived_ns = self._arrivals.arrival_ns(ancillary, stamp_ns)
                 if arrived_ns is not None:
                     lag_ns, stamp_ns = stamp_ns - arrived_ns, arrived_ns
             else:
                 stamp_ns = time.monotonic_ns()
-                data = connection.sock.recv(_READ_BYTES)
+                size = connection.sock.recv_into(self._buffer)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._lose(connection, os.strerror(error.errno or 0))
             return
-        stamp_ns = self._on_clock(stamp_ns)
+        if self._scaled:
+            stamp_ns = self.clock.at_ns(stamp_ns)
+        data = self._buffer[:size].tobytes()
         self.counters.reads += 1
-        if not data:
-            self._ready.append(Arrival(connection.id, stamp_ns, Closed(True, "closed by the server")))
+        if not size:
+            self._ready.append((connection.id, stamp_ns, Closed(True, "closed by the server"), lag_ns))
             self.close(connection.id)
         elif connection.tls is None:
-            self._ready.append(_new_arrival(Arrival, (connection.id, stamp_ns, data, lag_ns)))
+            self._ready.append((connection.id, stamp_ns, data, lag_ns))
         elif connection.opened:
             self._decrypt(connection, connection.tls, data, stamp_ns, lag_ns)
         else:
@@ -252,7 +254,7 @@ class SocketTransport:
             self._lose(connection, explain(error))
             return
         if plain:
-            self._ready.append(Arrival(connection.id, stamp_ns, plain, lag_ns))
+            self._ready.append((connection.id, stamp_ns, plain, lag_ns))
 
     def _write(self, connection: _Connection, data: bytes) -> None:
         """Give the kernel what it takes now; watch for room only while something is left."""
@@ -269,5 +271,5 @@ class SocketTransport:
             self._readiness.watch(connection.fd, read=True, write=bool(connection.out))
 
     def _lose(self, connection: _Connection, reason: str) -> None:
-        self._ready.append(Arrival(connection.id, self.clock.now_ns(), Closed(clean=False, reason=reason)))
+        self._ready.append((connection.id, self.clock.now_ns(), Closed(clean=False, reason=reason), None))
         self.close(connection.id)

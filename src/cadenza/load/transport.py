@@ -36,16 +36,9 @@ Payload = bytes | Opened | Closed
 OPENED = Opened.OPENED
 
 
-class Arrival(NamedTuple):
-    """Something happened on a connection at `stamp_ns`.
-
-    lag_ns   how long it had lain in the kernel when it was read; None: the stamp is the read's own, and nobody knows
-    """
-
-    connection: int
-    stamp_ns: int
-    payload: Payload
-    lag_ns: int | None = None
+# (connection, stamp in ns, payload, lag in ns): what happened on a connection, when, and how long it had lain in the
+# kernel when it was read. Lag None: the stamp is the read's own, and nobody knows. A plain tuple, made once an event.
+Arrival = tuple[int, int, Payload, int | None]
 
 
 class Counters(msgspec.Struct):

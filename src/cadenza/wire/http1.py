@@ -72,6 +72,20 @@ class ResponseReader:
     Interim (1xx) responses are skipped.
     """
 
+    __slots__ = (
+        "_body",
+        "_fault",
+        "_field_bytes",
+        "_parser",
+        "_start",
+        "_unfinished_bytes",
+        "complete",
+        "headers",
+        "headers_complete",
+        "keep_alive",
+        "status",
+    )
+
     def __init__(self) -> None:
         self.status: int | None = None
         self.headers: dict[str, str] = {}
@@ -91,7 +105,7 @@ class ResponseReader:
             if data.strip(b"\r\n"):
                 raise MalformedError(_MORE)
             return
-        if len(self._start) < 80:
+        if not self.headers_complete and len(self._start) < 80:
             self._start += data[:80]
         try:
             self._parser.feed_data(data)
