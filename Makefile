@@ -36,7 +36,8 @@ build: ## the wheel, installed and run once in an environment of its own
 
 bench: ## the tool's own floor: start-up, parser, embedded engine
 	@scripts/venv.sh $(VENV) "[dev]"
-	@for script in bench/*.py; do echo "== $$script"; $(PYTHON) $$script || exit 1; done
+	@scripts/venv.sh $(VENV) "[dev,bench]"
+	@for script in $(BENCHES); do echo "== python -m bench.$$script"; $(PYTHON) -m bench.$$script || exit 1; done
 
 docs: ## the generated pages
 	@scripts/venv.sh $(VENV) "[dev]"

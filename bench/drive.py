@@ -1,6 +1,7 @@
 """cadenza as its users run it, in a process of its own, pinned or not: what its report and its manifest say.
 
-Imported by the scripts beside it. A run is kept below build/bench/ and replaced by the next of the same name.
+Imported by the scripts beside it, which run as `python -m bench.NAME`. A run is kept below build/bench/ and replaced by
+the next of the same name.
 """
 
 import shutil
@@ -12,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-
-from truth_server import BUILD, pinned
+from bench.truth_server import BUILD, pinned
 
 WITHIN_S = 300.0
 
@@ -55,7 +55,8 @@ def run_ours(
     folder.parent.mkdir(parents=True, exist_ok=True)
     given = folder.with_suffix(".json")
     given.write_bytes(msgspec.json.encode({"concurrency": (), **spec}))
-    command = [sys.executable, "-m", "cadenza", "run", "--spec", given, "--out", folder, "--json", "--quiet"]
+    files = ["--spec", str(given), "--out", str(folder)]
+    command = [sys.executable, "-m", "cadenza", "run", *files, "--json", "--quiet"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=pinned(core))
     if during is not None:
         while not (folder / "records.jsonl").exists() and process.poll() is None:

@@ -1,18 +1,25 @@
-"""How far cadenza's figures are from the truth: one core for it, the other for a server whose every token time is known.
+"""How far cadenza's figures are from the truth: one core for it, the other for a server of known token times.
 
-    python bench/trust.py [C …]       default: 16 128 256 512
+    python -m bench.trust [C …]       default: 16 128 256 512
 
-TTFT 20 ms, gap 10 ms, 128 tokens, 4 C requests, each load alone and with a neighbour that keeps the client's core busy.
-Every figure is a pair, ours and the server's own (GET /truth), of the same run. `late` is how late the server was by its
-own account: where that is large it was the bottleneck, and the row says nothing about the client. Memory is what the
-client's process grew by while it measured, without the records that a report is made from.
+TTFT 20 ms, gap 10 ms, 128 tokens, 4 C requests, each load alone and with a neighbour that wants the client's core.
+Every figure is a pair, ours and the server's own (GET /truth), of the same run. `late` is how late the server was by
+its own account: where that is large it was the bottleneck, and the row says nothing about the client. Memory is what
+the client's process grew by while it measured, without the records that a report is made from. A reader that receives
+the same events and looks at nothing is the baseline of the CPU time.
 """
 
 import contextlib
 import multiprocessing
+import selectors
+import socket
 import sys
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
+
+from bench.drive import Ours, run_ours, verdict
+from bench.truth_server import Truth, TruthServer, cpu_s, pin
 
 from cadenza.load.client import Client
 from cadenza.load.exchange import Exchange
@@ -23,8 +30,7 @@ from cadenza.load.target import resolve
 from cadenza.spec import Credentials, Spec
 from cadenza.sweep.grid import lay_out
 from cadenza.sweep.plan import Phrasing, draw_requests, options_for
-from drive import Ours, run_ours, verdict
-from truth_server import Truth, TruthServer, pin
+from cadenza.wire.http1 import encode_request
 
 TOKENS = 128
 SERVER, CLIENT = 0, 1
@@ -33,36 +39,75 @@ MEMORY_SLOTS, MEMORY_REQUESTS = 64, 1024
 
 def main() -> int:
     loads = [int(text) for text in sys.argv[1:]] or [16, 128, 256, 512]
-    print("  C  neighbour   TTFT ms ours  truth  error   ITL p50 ours  truth   ITL p99 ours  truth  error   CPU µs/event"
-          "   lag p99 ms dispatch   read   server late p99   verdict")  # fmt: skip
+    print(
+        "  C neighbour | TTFT ms ours  truth  error | ITL p50 ours  p99 ours  truth  error | CPU µs/event  "
+        "bare  ratio | lag p99 ms dispatch   read | server late p99 | verdict"
+    )
     with TruthServer(ttft_ms=20, itl_ms=10, tokens=TOKENS, core=SERVER) as server:
         for slots in loads:
+            bare_us = _bare_reader_us(server.url, slots)
             for busy in (False, True):
                 with neighbour() if busy else contextlib.nullcontext():
                     server.reset()
                     spec = {"urls": [server.url], "concurrency": [slots], "requests": 4 * slots,
                             "output_tokens": [TOKENS, TOKENS]}  # fmt: skip
                     ours = run_ours(f"trust-{slots}-{busy}", spec, CLIENT)
-                print(_row(slots, busy, ours, server.truth()), flush=True)
+                print(_row(slots, busy, ours, server.truth(), bare_us), flush=True)
         process = multiprocessing.get_context("spawn").Process(target=_measure_memory, args=(server.url,))
         process.start()
         process.join()
     return process.exitcode or 0
 
 
-def _row(slots: int, busy: bool, ours: Ours, truth: Truth) -> str:
+def _row(slots: int, busy: bool, ours: Ours, truth: Truth, bare_us: float) -> str:
     assert truth.ttft_ms is not None
     assert truth.itl_ms is not None
     assert truth.late_ms is not None
     point = ours.point
     ttft, itl = point["ttft_ms"]["mean"], point["itl_ms"]
+    cpu_us, read = 1e6 * ours.cpu_s / ours.events, point["read_lag_ms"]["p99"]
     return (
-        f"{slots:4d}  {'busy' if busy else '–':9s} {ttft:13.2f} {truth.ttft_ms.mean:6.2f} {ttft - truth.ttft_ms.mean:+6.2f}"
-        f" {itl['p50']:14.2f} {truth.itl_ms.p50:6.2f} {itl['p99']:14.2f} {truth.itl_ms.p99:6.2f}"
-        f" {itl['p99'] - truth.itl_ms.p99:+6.2f} {1e6 * ours.cpu_s / ours.events:14.1f}"
-        f" {point['dispatch_lag_ms']['p99']:21.2f} {point['read_lag_ms']['p99'] or float('nan'):6.2f}"
-        f" {truth.late_ms.p99:17.2f}   {verdict(ours)}"
+        f"{slots:3d} {'busy' if busy else '–':9s} |"
+        f" {ttft:12.2f} {truth.ttft_ms.mean:6.2f} {ttft - truth.ttft_ms.mean:+6.2f} |"
+        f" {itl['p50']:12.2f} {itl['p99']:9.2f} {truth.itl_ms.p99:6.2f} {itl['p99'] - truth.itl_ms.p99:+6.2f} |"
+        f" {cpu_us:12.1f} {bare_us:5.1f} {cpu_us / bare_us:6.2f} |"
+        f" {point['dispatch_lag_ms']['p99']:19.2f} {float('nan') if read is None else read:6.2f} |"
+        f" {truth.late_ms.p99:15.2f} | {verdict(ours)}"
     )
+
+
+def _bare_reader_us(url: str, slots: int) -> float:
+    """CPU time an event of a process that receives `slots` whole answers at once and looks at nothing, µs."""
+    context = multiprocessing.get_context("spawn")
+    mine, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_read_barely, args=(url, slots, theirs))
+    process.start()
+    spent = float(mine.recv())
+    process.join()
+    return 1e6 * spent / (slots * TOKENS)
+
+
+def _read_barely(url: str, slots: int, line: Connection) -> None:
+    pin(CLIENT)
+    target = resolve(url)
+    body = f'{{"messages":[],"max_tokens":{TOKENS},"stream":true}}'.encode()
+    request = encode_request("POST", "/v1/chat/completions", target.authority, (), body)
+    with selectors.DefaultSelector() as selector:
+        for _ in range(slots):
+            sock = socket.create_connection(target.origin.address)
+            sock.setblocking(False)
+            selector.register(sock, selectors.EVENT_READ)
+        before = cpu_s()
+        for key in list(selector.get_map().values()):
+            assert isinstance(key.fileobj, socket.socket)
+            key.fileobj.send(request)
+        while selector.get_map():
+            for key, _ in selector.select():
+                assert isinstance(key.fileobj, socket.socket)
+                if key.fileobj.recv(65536).endswith(b"0\r\n\r\n"):
+                    selector.unregister(key.fileobj)
+                    key.fileobj.close()
+        line.send(cpu_s() - before)
 
 
 @contextlib.contextmanager
