@@ -8,7 +8,21 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "definitions.md"
 # In the order in which a reader meets them.
-MODULES = ("latency", "window", "throughput", "relative", "concurrency", "requests", "distribution", "checks")
+MODULES = (
+    "latency",
+    "window",
+    "steady",
+    "throughput",
+    "relative",
+    "repeats",
+    "concurrency",
+    "requests",
+    "distribution",
+    "intervals",
+    "verdict",
+    "checks",
+    "client_checks",
+)
 INTRO = """\
 # Definitions
 

@@ -1,6 +1,6 @@
 """The client most people write first: asyncio, httpx.AsyncClient, aiter_lines, json.loads, a stamp in the loop.
 
-    python article_client.py URL CONCURRENCY REQUESTS TOKENS RESULT.json
+    python article_client.py URL CONCURRENCY REQUESTS TOKENS RESULT.json [MODEL]
 
 Kept as plain as such clients are, with two repairs, so that it measures the same thing as the others: C requests are
 held in flight (by C tasks), and a chunk counts only where it has text. Needs httpx, and nothing of cadenza.
@@ -17,13 +17,16 @@ import httpx  # type: ignore[import-not-found, unused-ignore]
 TIMEOUT_S = 120.0
 
 
-async def ask(client: httpx.AsyncClient, url: str, tokens: int, ttft_ms: list[float], itl_ms: list[float]) -> int:
+async def ask(
+    client: httpx.AsyncClient, url: str, model: str, tokens: int, ttft_ms: list[float], itl_ms: list[float]
+) -> int:
     """One streamed answer, its times appended in ms; how many chunks had text."""
     body = {
-        "model": "truth",
+        "model": model,
         "messages": [{"role": "user", "content": "Tell me a story."}],
         "max_tokens": tokens,
         "temperature": 0.7,
+        "ignore_eos": True,
         "stream": True,
     }
     count, last_ns = 0, time.perf_counter_ns()
@@ -41,8 +44,9 @@ async def ask(client: httpx.AsyncClient, url: str, tokens: int, ttft_ms: list[fl
     return count
 
 
-async def measure(url: str, concurrency: int, requests: int, tokens: int) -> dict[str, object]:
+async def measure(url: str, model: str, concurrency: int, requests: int, tokens: int) -> dict[str, object]:
     """`requests` answers, `concurrency` at a time."""
+    began = time.perf_counter()
     ttft_ms: list[float] = []
     itl_ms: list[float] = []
     events = 0
@@ -54,15 +58,17 @@ async def measure(url: str, concurrency: int, requests: int, tokens: int) -> dic
         async def user() -> None:
             nonlocal events
             for _ in todo:
-                events += await ask(client, url, tokens, ttft_ms, itl_ms)
+                events += await ask(client, url, model, tokens, ttft_ms, itl_ms)
 
         await asyncio.gather(*(user() for _ in range(concurrency)))
-    return {"requests": requests, "events": events, "ttft_ms": ttft_ms, "itl_ms": itl_ms}
+    seconds = time.perf_counter() - began
+    return {"requests": requests, "events": events, "seconds": seconds, "ttft_ms": ttft_ms, "itl_ms": itl_ms}
 
 
 def main() -> None:
-    url, concurrency, requests, tokens, result = sys.argv[1:]
-    told = asyncio.run(measure(url, int(concurrency), int(requests), int(tokens)))
+    url, concurrency, requests, tokens, result = sys.argv[1:6]
+    model = sys.argv[6] if len(sys.argv) > 6 else "truth"
+    told = asyncio.run(measure(url, model, int(concurrency), int(requests), int(tokens)))
     Path(result).write_text(json.dumps(told), encoding="utf-8")
 
 

@@ -1,0 +1,36 @@
+"""Runs of every schema that was ever written can be read: one of each is kept, as it was written then."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cadenza.cli.main import main
+from cadenza.record import SCHEMA, Outcome
+from cadenza.store.rundir import read_run
+
+RUNS = Path(__file__).parents[1] / "golden" / "runs"
+
+
+def test_there_is_one_of_each() -> None:
+    assert sorted(path.name for path in RUNS.iterdir()) == [f"schema-{n}" for n in range(1, SCHEMA + 1)]
+
+
+@pytest.mark.parametrize("schema", range(1, SCHEMA + 1))
+def test_its_records_and_its_figures_are_what_they_were(schema: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Held against what the version that wrote it said itself: counts, and figures whose definition has not changed."""
+    folder = RUNS / f"schema-{schema}"
+    run = read_run(folder)
+    records = list(run.records())
+    assert run.broken_lines == 0
+    assert {record.outcome for record in records} == {Outcome.OK}
+    then = json.loads((folder / "summary.json").read_text())
+    main(["show", str(folder), "--json"])
+    now = json.loads(capsys.readouterr().out)
+    assert len(now["points"]) == len(then["points"]) == 2
+    for new, old in zip(now["points"], then["points"], strict=True):
+        for name in ("model", "concurrency", "requests", "output_tokens", "throughput_tok_per_s", "speedup"):
+            assert new[name] == old[name], name
+        for name in ("ttft_ms", "tpot_ms", "itl_ms"):
+            assert new[name]["n"] == old[name]["n"]
+            assert new[name]["mean"] == pytest.approx(old[name]["mean"])
