@@ -3,8 +3,8 @@
     python -m bench.freeze
 
 12 requests a second (Poisson), at most 16 in flight, 120 s, a server that takes a second for each of its answers (two
-tokens at the end of it) and is stopped (SIGSTOP) for 6 s. The naive figure counts from when a request could leave, ours from
-when it was due. What the sweep in virtual time says of the same case: tests/behaviour/test_freeze.py.
+tokens at the end of it) and is stopped (SIGSTOP) for 6 s. The naive figure counts from when a request could leave, ours
+from when it was due. What the sweep in virtual time says of the same case: tests/behaviour/test_freeze.py.
 """
 
 import os

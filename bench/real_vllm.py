@@ -3,8 +3,8 @@
     python -m bench.real_vllm URL [CONCURRENCY] [ROUNDS]       default: 32 at once, 3 rounds of each, in turn
 
 Both ask for the same answers (one prompt, 64 tokens, end token ignored), 6 C of them. Tokens are the engine's own count
-(the growth of vllm:generation_tokens_total), seconds are those that the client ran its load. Client and engine share the
-machine's cores, as they do at home; the server must have no other traffic. Needs the extra [bench].
+(the growth of vllm:generation_tokens_total), seconds are those that the client ran its load. Client and engine share
+the machine's cores, as they do at home; the server must have no other traffic. Needs the extra [bench].
 """
 
 import json

@@ -27,7 +27,8 @@ def compare(values: Sequence[float]) -> Agreement:
     """**Agreement of repeats**: mean ± t · s / √K over the K repeats (K − 1 degrees of freedom).
 
     The interval within one point sees what varies during it; this one also what varies between points: heat, caches,
-    a neighbour. **Drift of repeats**: last / first − 1. Undefined values are left out; one value has no interval.
+    a neighbour. Figures are not negative, so the lower bound is 0 at least. **Drift of repeats**: last / first − 1.
+    Undefined values are left out; one value has no interval.
     """
     kept = np.array([value for value in values if math.isfinite(value)])
     nan = math.nan
@@ -38,4 +39,10 @@ def compare(values: Sequence[float]) -> Agreement:
     if len(kept) > 1:
         half = t_quantile(0.975, len(kept) - 1) * float(kept.std(ddof=1)) / math.sqrt(len(kept))
     drift = 100 * float(kept[-1] / kept[0] - 1) if len(kept) > 1 and kept[0] else nan
-    return Agreement(values=tuple(values), mean=mean, low=mean - half, high=mean + half, drift_pct=drift)
+    return Agreement(
+        values=tuple(values),
+        mean=mean,
+        low=mean - half if half != half else max(0.0, mean - half),
+        high=mean + half,
+        drift_pct=drift,
+    )
