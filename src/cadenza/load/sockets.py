@@ -171,7 +171,7 @@ class SocketTransport:
         ready = self._readiness.wait(wait_s)
         if ready and self._kernel_stamps and self._arrivals.look():
             self.counters.clock_steps += 1
-        by_fd = self._by_fd
+        by_fd, read = self._by_fd, self._read
         for fd, events in ready:
             connection = by_fd.get(fd)
             if connection is None:
@@ -182,7 +182,7 @@ class SocketTransport:
             if events & WRITABLE:
                 self._write(connection, b"")
             if events != WRITABLE:
-                self._read(connection)
+                read(connection)
 
     def _connect_ended(self, connection: _Connection) -> None:
         code = connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)

@@ -16,6 +16,7 @@ from cadenza.clock import NS_PER_S
 # asm-generic/socket.h, SO_TIMESTAMPNS_OLD: its value is a timespec of two native longs. Python has no name for it.
 _SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("@ll")
+_unpack, _TIMESPEC_BYTES = _TIMESPEC.unpack, _TIMESPEC.size
 ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size) if hasattr(socket, "CMSG_SPACE") else 0
 # Two readings of one instant agree within this, unless the process was interrupted between them, or the clock stepped.
 _READS_APART_NS = 5_000
@@ -64,9 +65,9 @@ class ArrivalClock:
         if not ancillary or self._stepped:
             return None
         _, kind, data = ancillary[0]
-        if kind != _SO_TIMESTAMPNS or len(data) != _TIMESPEC.size:
+        if kind != _SO_TIMESTAMPNS or len(data) != _TIMESPEC_BYTES:
             return None
-        seconds, nanoseconds = _TIMESPEC.unpack(data)
+        seconds, nanoseconds = _unpack(data)
         stamp_ns: int = seconds * NS_PER_S + nanoseconds - self._offset_ns
         if stamp_ns > read_ns:  # by the width of two clock reads, or by a step since the look
             return read_ns if stamp_ns - read_ns < _READS_APART_NS else None

@@ -83,6 +83,7 @@ class ResponseReader:
         "headers",
         "headers_complete",
         "keep_alive",
+        "on_body",
         "status",
     )
 
@@ -92,8 +93,11 @@ class ResponseReader:
         self.headers_complete = False
         self.complete = False
         self.keep_alive = False
-        self._parser = httptools.HttpResponseParser(self)
         self._body: list[bytes] = []
+        self.on_body = (
+            self._body.append
+        )  # for llhttp, as those at the end; once an event, so without a frame of our own
+        self._parser = httptools.HttpResponseParser(self)
         self._start = b""  # evidence, should it turn out not to be HTTP
         self._unfinished_bytes = 0  # of reads that did not complete the header block
         self._field_bytes = 0
@@ -105,7 +109,8 @@ class ResponseReader:
             if data.strip(b"\r\n"):
                 raise MalformedError(_MORE)
             return
-        if not self.headers_complete and len(self._start) < 80:
+        headers_complete = self.headers_complete
+        if not headers_complete and len(self._start) < 80:
             self._start += data[:80]
         try:
             self._parser.feed_data(data)
@@ -117,7 +122,7 @@ class ResponseReader:
             raise MalformedError(self._fault) from None
         except httptools.HttpParserError as error:
             raise MalformedError(self._explain(str(error))) from None
-        if not self.headers_complete:  # llhttp itself would take a header line of any length
+        if not headers_complete and not self.headers_complete:  # llhttp itself would take a header line of any length
             self._unfinished_bytes += len(data)
             if self._unfinished_bytes > MAX_HEADER_BYTES:
                 raise MalformedError(_LONG)
@@ -130,8 +135,12 @@ class ResponseReader:
 
     def take(self) -> bytes:
         """The body bytes that came since the last call, framing removed."""
-        pieces, self._body = self._body, []
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces = self._body
+        if len(pieces) == 1:
+            return pieces.pop()
+        body = b"".join(pieces)
+        pieces.clear()
+        return body
 
     def _ends_at_close(self) -> bool:
         """RFC 9112 6.3, rules 4 and 8: neither a length nor a final chunked coding."""
@@ -175,9 +184,6 @@ class ResponseReader:
         encoding = self.headers.get("content-encoding", "identity").lower()
         if status == 200 and encoding not in ("", "identity"):
             self._refuse(f"the body is compressed ({printable(encoding, 40)}), although identity was asked for")
-
-    def on_body(self, body: bytes) -> None:
-        self._body.append(body)
 
     def on_message_complete(self) -> None:
         if self.headers_complete:  # an interim response is not the message
