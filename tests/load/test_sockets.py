@@ -3,6 +3,8 @@
 import errno
 import resource
 import socket
+import sys
+import time
 
 import pytest
 
@@ -12,6 +14,7 @@ from cadenza.load.client import Client
 from cadenza.load.exchange import Exchange, Outgoing
 from cadenza.load.issue import closed_loop
 from cadenza.load.sockets import SocketTransport
+from cadenza.load.stamps import Ancillary, ArrivalClock
 from cadenza.load.target import Target, resolve
 from cadenza.load.transport import Closed, Opened, Origin
 from cadenza.record import Connection, Message, Outcome, Record, Request
@@ -219,3 +222,73 @@ def test_what_a_base_url_may_be() -> None:
             resolve(bad)
     with pytest.raises(TargetError, match="nothing listens on port"):
         resolve(f"http://127.0.0.1:{closed_port()}")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="kernel receive stamps are Linux's")
+def test_stamps_are_the_kernels_and_the_lag_is_known() -> None:
+    with FaultServer(faults.paced(0.01)) as server:
+        (record,) = ask(server)
+    assert record.read_lag_ns is not None
+    assert 0 <= record.read_lag_ns < 2_000_000_000
+    assert record.sent_ns is not None
+    assert record.event_ns == sorted(record.event_ns)
+    assert record.sent_ns < record.event_ns[0]
+
+
+def test_a_late_read_moves_no_stamp_where_the_kernel_gives_it() -> None:
+    """Nobody reads for 60 ms while the answer comes: with the kernel's stamps it came before that, else after."""
+    stamps = {}
+    for kernel in (True, False):
+        with FaultServer() as server, SocketTransport(kernel_stamps=kernel) as transport:
+            target = resolve(server.url)
+            connection = transport.connect(target.origin)
+            transport.send(connection, outgoing(target, 0).data)
+            assert transport.poll(transport.clock.now_ns() + 2_000_000_000)  # open, and the request has left
+            time.sleep(0.06)
+            woke_ns = transport.clock.now_ns()
+            ((_, stamp_ns, _, lag_ns), *_) = transport.poll(woke_ns + 2_000_000_000)
+            stamps[kernel] = (stamp_ns < woke_ns, lag_ns is not None)
+    assert stamps[False] == (False, False)
+    assert stamps[True] == ((True, True) if sys.platform.startswith("linux") else (False, False))
+
+
+class Stepping(ArrivalClock):
+    """Notices a jump of the calendar clock at its first look."""
+
+    def look(self) -> bool:
+        first, self.looked = not getattr(self, "looked", False), True
+        return first or super().look()
+
+    def arrival_ns(self, ancillary: Ancillary, read_ns: int) -> int | None:
+        return None
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="kernel receive stamps are Linux's")
+def test_a_jump_of_the_clock_is_counted_and_the_reads_own_stamps_stand_in() -> None:
+    with FaultServer() as server, SocketTransport(arrivals=Stepping()) as transport:
+        target = resolve(server.url)
+        client = Client(transport, [target.origin], DIALECTS["chat"], LIMITS)
+        ended: list[Exchange] = []
+        closed_loop(client, iter([outgoing(target, 0)]), 1, ended.append, stop=lambda: False)
+        record = ended[0].record(0, "tiny")
+        assert transport.counters.clock_steps == 1
+    assert (record.outcome, record.read_lag_ns) == (Outcome.OK, None)
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (errno.EADDRNOTAVAIL, "no local port is left"),
+        (errno.EMFILE, "no more files may be open"),
+        (errno.ENOMEM, "memory"),
+    ],
+)
+def test_what_this_machine_has_run_out_of_is_our_failure(code: int, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Exhausted(socket.socket):
+        def connect_ex(self, address: object) -> int:
+            return code
+
+    with SocketTransport() as transport:
+        monkeypatch.setattr(socket, "socket", Exhausted)
+        with pytest.raises(CadenzaError, match=told):
+            transport.connect(Origin("x", ("127.0.0.1", 1)))

@@ -1,6 +1,7 @@
 """The summary's contract: names, nulls with reasons, strict and reproducible JSON."""
 
 import json
+import math
 import random
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.record import LoadLabel, Outcome, Point, PointStatus, Record
-from cadenza.stats.summary import Summary, summarise, to_json
+from cadenza.stats.summary import Summary, relate, summarise, summarise_point, to_json
 from support.columns import closed, rec
 
 TOOL = {"name": "cadenza", "version": "0"}
@@ -143,3 +144,25 @@ def test_conservation(ends: list[Outcome], dropped: int) -> None:
     assert counted.planned == counted.sent + counted.dropped == len(records)
     assert counted.sent == sum(counted.outcomes.values()) == counted.ok + counted.failed
     assert not any("requests are missing" in reason for reason in only.reasons)
+
+
+def test_both_ttfts_stand_side_by_side_where_they_differ() -> None:
+    point = Point(
+        index=0, model="m", load=LoadLabel.CAPPED, concurrency=1, rate_per_s=20.0, planned=40,
+        status=PointStatus.COMPLETE, start_ns=0,
+    )  # fmt: skip
+    waits = [rec(k, 50.0 * k + 30, [50.0 * k + 50, 50.0 * k + 60], intended=50.0 * k) for k in range(40)]
+    note = "user TTFT and TTFT from dispatch differ by the wait to be sent: mean 50.0 and 20.0 ms, P50 50.0 and 20.0 ms"
+    assert any(told.startswith(note) for told in summarise_point(point, waits).notes)
+    prompt = [rec(k, 50.0 * k, [50.0 * k + 20, 50.0 * k + 30]) for k in range(40)]
+    assert not any("from dispatch" in told for told in summarise_point(point, prompt).notes)
+
+
+def test_nothing_is_compared_with_an_invalid_base() -> None:
+    records = [rec(k, 40.0 * k, [40.0 * k + 20, 40.0 * k + 40]) for k in range(40)]
+    lost = summarise_point(closed(1, 41), records)
+    other = closed(2, 40)
+    other.index = 1
+    found = relate([lost, summarise_point(other, records)], simulated=False, tool={})
+    assert [math.isnan(point.speedup) for point in found.points] == [True, True]
+    assert found.points[1].undefined["speedup"] == "its base (C = 1) is INVALID"

@@ -8,7 +8,7 @@ import numpy as np
 from cadenza.record import SCHEMA, LoadLabel, Outcome, Point, PointStatus, Record, TokenSource
 from cadenza.stats import latency, relative
 from cadenza.stats.checks import examine
-from cadenza.stats.columns import Columns
+from cadenza.stats.columns import Bools, Columns
 from cadenza.stats.concurrency import mean_in_flight, peak_in_flight
 from cadenza.stats.distribution import Distribution
 from cadenza.stats.intervals import Interval, rate_interval
@@ -152,7 +152,7 @@ def summarise_point(point: Point, records: Sequence[Record]) -> PointSummary:
         status=point.status,
         verdict=verdict,
         reasons=reasons,
-        notes=[*_note_rate(point, offered, achieved), *_notes(records, per_event)],
+        notes=[*_note_rate(point, offered, achieved), *_note_wait(point, columns, inside), *_notes(records, per_event)],
         checks=checks,
         requests=requests,
         failures=failures,
@@ -219,8 +219,12 @@ def _base(point: PointSummary, points: Sequence[PointSummary]) -> PointSummary |
 
 
 def _relate_point(point: PointSummary, base: PointSummary | None) -> PointSummary:
+    why = None
     if base is None or point.concurrency is None or base.concurrency is None:
         why = "an open loop has no concurrency to compare by"
+    elif base.verdict is Verdict.INVALID:
+        why = f"its base (C = {base.concurrency}) is INVALID"
+    if why is not None or base is None or point.concurrency is None or base.concurrency is None:
         undefined = dict.fromkeys(("speedup", "efficiency", "drift_ms", "drift_pct", "drift_class"), why)
         return msgspec.structs.replace(point, undefined={**point.undefined, **undefined})
     pct = relative.drift_pct(point.tpot_ms.mean, base.tpot_ms.mean)
@@ -271,6 +275,20 @@ def _note_rate(point: Point, offered: float, achieved: float) -> list[str]:
         return []
     told = f"requests left at {achieved:.3g}/s where {offered:.3g}/s were due"
     return [f"{told}: over capacity at this cap, so user TTFT grows with the length of the run"]
+
+
+def _note_wait(point: Point, columns: Columns, inside: Bools) -> list[str]:
+    """What a client that counts from the dispatch would have said, where that is not the same."""
+    if point.load is LoadLabel.CLOSED or not inside.any():
+        return []
+    user, naive = latency.user_ttft_ms(columns)[inside], latency.ttft_ms(columns)[inside]
+    user, naive = (kept[np.isfinite(kept)] for kept in (user, naive))
+    if not len(naive) or user.mean() - naive.mean() <= max(1.0, 0.01 * naive.mean()):
+        return []
+    pairs = [("mean", user.mean(), naive.mean())]
+    pairs += [(f"P{q}", np.percentile(user, q), np.percentile(naive, q)) for q in (50, 95)]
+    told = ", ".join(f"{name} {felt:.1f} and {sent:.1f} ms" for name, felt, sent in pairs)
+    return [f"user TTFT and TTFT from dispatch differ by the wait to be sent: {told}"]
 
 
 def _notes(records: Sequence[Record], per_event: float) -> list[str]:
