@@ -69,6 +69,9 @@ def footnotes(summary: Summary) -> list[str]:
     told = []
     if any(dist.undersampled for point in summary.points for dist in (point.ttft_ms, point.tpot_ms)):
         told.append("* below the sample floor for this percentile (P99: 662 answers): read it as the worst few seen")
+    shares = [point.ceiling_share for point in summary.points if point.ceiling_share == point.ceiling_share]
+    if shares:
+        told.append(f"the client used {100 * max(shares):.0f} % of its calibrated ceiling at most")
     if any(point.load != "CLOSED" for point in summary.points):
         told.append("TTFT is user TTFT where requests arrive at a rate: it counts from when a request was due")
     return told

@@ -148,17 +148,26 @@ def _check_workers(point: Point) -> list[Check]:
     return found
 
 
+def ceiling_share(point: Point, columns: Columns) -> float:
+    """**Share of the ceiling**: events a second of the whole point / what its workers can read, as calibrated.
+
+    A fraction; NaN: the machine was not calibrated, or nobody knows how long the workers worked.
+    """
+    longest_s = max((worker.wall_s for worker in point.workers), default=0.0)
+    if point.ceiling_events_per_s is None or not longest_s > 0:
+        return float("nan")
+    return len(columns.event_ms) / longest_s / (point.ceiling_events_per_s * len(point.workers))
+
+
 def _check_ceiling(point: Point, columns: Columns) -> list[Check]:
     """How much of what this machine's client can do was asked of it."""
     if not point.workers:
         return []
-    if point.ceiling_events_per_s is None:
+    share = ceiling_share(point, columns)
+    if point.ceiling_events_per_s is None or share != share:
         return [Check("ceiling", None, "not known: `cadenza calibrate` measures what this machine's client can hold")]
-    busiest = max(worker.wall_s for worker in point.workers)
-    pace = len(columns.event_ms) / busiest if busiest > 0 else 0.0
     ceiling = point.ceiling_events_per_s * len(point.workers)
-    share = pace / ceiling
-    told = f"{pace:,.0f} events/s are {100 * share:.0f} % of the {ceiling:,.0f} that the client was calibrated at"
+    told = f"{share * ceiling:,.0f} events/s are {100 * share:.0f} % of the {ceiling:,.0f} that the client can read"
     if share > 1:
         return [Check("ceiling", _LIMITED, told)]
     return [check("ceiling", told, share > MAX_CEILING_SHARE, Verdict.SUSPECT)]

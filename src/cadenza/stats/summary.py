@@ -8,6 +8,7 @@ import numpy as np
 from cadenza.record import SCHEMA, LoadLabel, Outcome, Point, PointStatus, Record, TokenSource
 from cadenza.stats import latency, relative
 from cadenza.stats.checks import examine
+from cadenza.stats.client_checks import ceiling_share
 from cadenza.stats.columns import Bools, Columns
 from cadenza.stats.concurrency import mean_in_flight, peak_in_flight
 from cadenza.stats.distribution import Distribution
@@ -90,6 +91,7 @@ class PointSummary(msgspec.Struct, kw_only=True):
     dispatch_lag_ms: Distribution
     read_lag_ms: Distribution
     connect_ms: Distribution
+    ceiling_share: float
     whole_run: WholeRun
     undefined: dict[str, str] = {}
 
@@ -176,6 +178,7 @@ def summarise_point(point: Point, records: Sequence[Record]) -> PointSummary:
         dispatch_lag_ms=Distribution.of(latency.dispatch_lag_ms(columns)[sent]),
         read_lag_ms=Distribution.of(latency.read_lag_ms(columns)[sent]),
         connect_ms=Distribution.of(latency.connect_ms(columns)[sent]),
+        ceiling_share=ceiling_share(point, columns),
         whole_run=_whole_run(columns, whole),
     )
     return msgspec.structs.replace(point_summary, undefined=_undefined(point_summary))
@@ -312,6 +315,8 @@ def _undefined(point: PointSummary) -> dict[str, str]:
             reasons[name] = "fewer than two requests were sent at different times"
     if np.isnan(point.throughput_tok_per_s):
         reasons["throughput_tok_per_s"] = reasons["requests_per_s"] = "the window has no length"
+    if np.isnan(point.ceiling_share):
+        reasons["ceiling_share"] = "the machine was not calibrated, or nothing was measured in real time"
     if np.isnan(point.tokens_per_event):
         reasons["tokens_per_event"] = "no answer had its tokens counted by the server"
     if point.token_source is None:
