@@ -13,6 +13,7 @@ MODULES = (
     "window",
     "steady",
     "throughput",
+    "goodput",
     "relative",
     "repeats",
     "concurrency",

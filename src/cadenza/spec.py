@@ -19,6 +19,14 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     total_s: float = 1800.0
 
 
+class Slo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was promised, in ms; None: nothing. A request is good if it keeps all of it (`stats.goodput`)."""
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    latency_ms: float | None = None
+
+
 class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that decides what a run does, and nothing that is secret.
 
@@ -38,6 +46,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ignore_eos      ask for exactly output_tokens where the server takes that
     extra_body      fields merged into every request body
     headers         names of extra headers (their values are secret)
+    slo             bounds that make a request good; None: no goodput. It can be given to `cadenza show` later, too
     workers         processes that put the load on; None: as many as it needs (`sweep.workers`)
     verify_tls      False: accept any certificate
     """
@@ -64,6 +73,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     extra_body: dict[str, Any] = {}
     headers: tuple[str, ...] = ()
     verify_tls: bool = True
+    slo: Slo | None = None
     workers: int | None = None
 
 

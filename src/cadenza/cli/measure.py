@@ -102,6 +102,7 @@ def report(summary: Summary, path: Path, *, as_json: bool) -> None:
     terminal.show(summary)
     program = _program()
     _say(f"\nKept in {path}. Next:")
+    _say(f"  {program} check {path}      can it be believed, check by check")
     _say(f"  {program} show {path} --markdown      the table for an issue or a wiki")
     _say(f"  {program} sweep --url http://localhost:8000      your own server")
 

@@ -13,7 +13,7 @@ import msgspec
 
 from cadenza.errors import UsageError
 from cadenza.record import printable
-from cadenza.spec import Credentials, Spec, Timeouts
+from cadenza.spec import Credentials, Slo, Spec, Timeouts
 
 DEFAULT_ENGINE = "mi50-rx6900xt"
 KEY_VARIABLE = "CADENZA_API_KEY"
@@ -185,13 +185,23 @@ def _body(text: str) -> dict[str, Any]:
 
 def _timeouts(text: str) -> Timeouts:
     names = {"connect": "connect_s", "first": "first_token_s", "stall": "stall_s", "total": "total_s"}
+    return Timeouts(**_pairs("--timeouts", text, names))
+
+
+def parse_slo(text: str) -> Slo:
+    """`ttft=500,tpot=50,latency=9000`, in ms, any of them. Raises UsageError."""
+    return Slo(**_pairs("--slo", text, {"ttft": "ttft_ms", "tpot": "tpot_ms", "latency": "latency_ms"}))
+
+
+def _pairs(flag: str, text: str, names: dict[str, str]) -> dict[str, float]:
     values = {}
     for part in text.split(","):
         name, _, value = part.partition("=")
         if name.strip() not in names:
-            raise UsageError(f"--timeouts knows connect, first, stall and total, not {printable(name, 40)!r}")
-        values[names[name.strip()]] = _number("--timeouts", 0, above=True)(value)
-    return Timeouts(**values)
+            known = ", ".join(list(names)[:-1]) + f" and {list(names)[-1]}"
+            raise UsageError(f"{flag} knows {known}, not {printable(name, 40)!r}")
+        values[names[name.strip()]] = _number(flag, 0, above=True)(value)
+    return values
 
 
 # argument → (field of the spec, how its text is read)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cadenza.spec import Slo
     from cadenza.stats.summary import Summary
     from cadenza.store.rundir import Run
 
@@ -14,30 +15,36 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments to `parser`."""
     parser.description = "Report a run from its records. A run that broke off reports what was measured."
     parser.add_argument("run", metavar="RUN", help="folder of the run")
+    parser.add_argument(
+        "--slo", metavar="B", help="count goodput by these bounds, in ms: ttft=500,tpot=50,latency=9000"
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="the summary as JSON, the same bytes as summary.json")
     form.add_argument("--markdown", action="store_true", help="tables for an issue or a wiki")
 
 
-def read_summary(path: Path) -> "tuple[Run, Summary]":
-    """A run, whole or broken off, and what its records say. Raises UsageError or StoreError."""
+def read_summary(path: Path, slo: "Slo | None" = None) -> "tuple[Run, Summary]":
+    """A run, whole or broken off, and what its records say, by `slo` or by its own. Raises UsageError or StoreError."""
     from cadenza.stats.summary import summarise
     from cadenza.store.rundir import read_run
 
     found = read_run(path)
     manifest = found.manifest
     tool = {"name": "cadenza", "version": manifest.environment.cadenza}
-    return found, summarise(manifest.points, found.records(), simulated=manifest.simulated, tool=tool)
+    return found, summarise(
+        manifest.points, found.records(), simulated=manifest.simulated, tool=tool, slo=slo or manifest.spec.slo
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the report; returns the exit code of the run's verdicts."""
+    from cadenza.cli.options import parse_slo
     from cadenza.report import markdown, terminal
     from cadenza.stats.summary import to_json
     from cadenza.stats.verdict import Verdict
     from cadenza.store.manifest import RunStatus
 
-    found, summary = read_summary(Path(args.run))
+    found, summary = read_summary(Path(args.run), parse_slo(args.slo) if args.slo else None)
     manifest = found.manifest
     if args.json:
         sys.stdout.buffer.write(to_json(summary))

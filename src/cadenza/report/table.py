@@ -94,7 +94,7 @@ def _section(model: str, points: Sequence[PointSummary], summary: Summary) -> Se
     return Section(
         printable(model, 80),
         [_row(point) for point in points],
-        _drift(points) + _repeats(model, summary) + _remarks(points),
+        _drift(points) + _goodput(points) + _repeats(model, summary) + _remarks(points),
         [_interval_row(point) for point in points if point.ttft_ms.intervals],
     )
 
@@ -178,6 +178,18 @@ def _further(ttft: Distribution, tpot: Distribution, figure: str, relative: floa
     """More answers until both latencies are known that well; 0: they are."""
     needed = [more for dist in (ttft, tpot) if dist.n and (more := dist.further(figure, relative)) is not None]
     return f"{max(needed):,}" if needed else UNDEFINED
+
+
+def _goodput(points: Sequence[PointSummary]) -> list[str]:
+    """One sentence for the model: how many requests a second kept what was promised."""
+    kept = [(label(point), point.goodput) for point in points if point.goodput is not None]
+    if not kept:
+        return []
+    slo = kept[0][1].slo
+    bounds = (("TTFT", slo.ttft_ms), ("TPOT", slo.tpot_ms), ("latency", slo.latency_ms))
+    told = ", ".join(f"{name} ≤ {bound:g} ms" for name, bound in bounds if bound is not None)
+    rates = "; ".join(f"{where}: {number(g.per_s, 3)}/s ({number(100 * g.share, 1)} %)" for where, g in kept)
+    return [f"Goodput ({told or 'no bound'}), requests per second and share of all that ended, by C: {rates}."]
 
 
 def _repeats(model: str, summary: Summary) -> list[str]:

@@ -6,12 +6,14 @@ import msgspec
 import numpy as np
 
 from cadenza.record import SCHEMA, LoadLabel, Outcome, Point, PointStatus, Record, TokenSource
+from cadenza.spec import Slo
 from cadenza.stats import latency, relative
 from cadenza.stats.checks import examine
 from cadenza.stats.client_checks import ceiling_share
 from cadenza.stats.columns import Bools, Columns
 from cadenza.stats.concurrency import mean_in_flight, peak_in_flight
 from cadenza.stats.distribution import Distribution
+from cadenza.stats.goodput import Goodput, goodput
 from cadenza.stats.intervals import Interval, rate_interval
 from cadenza.stats.repeats import Agreement, compare
 from cadenza.stats.requests import Failure, Requests, count_requests, list_failures
@@ -92,6 +94,7 @@ class PointSummary(msgspec.Struct, kw_only=True):
     read_lag_ms: Distribution
     connect_ms: Distribution
     ceiling_share: float
+    goodput: Goodput | None
     whole_run: WholeRun
     undefined: dict[str, str] = {}
 
@@ -118,17 +121,24 @@ class Summary(msgspec.Struct, kw_only=True):
     repeats: list[Repeats] = []
 
 
-def summarise(points: Sequence[Point], records: Iterable[Record], *, simulated: bool, tool: dict[str, str]) -> Summary:
+def summarise(
+    points: Sequence[Point],
+    records: Iterable[Record],
+    *,
+    simulated: bool,
+    tool: dict[str, str],
+    slo: Slo | None = None,
+) -> Summary:
     """The summary of all points that have begun, from the records of all of them in any order."""
     by_point: dict[int, list[Record]] = {}
     for record in records:
         by_point.setdefault(record.point, []).append(record)
     begun = [point for point in points if point.start_ns is not None]
-    done = [summarise_point(point, by_point.get(point.index, [])) for point in begun]
+    done = [summarise_point(point, by_point.get(point.index, []), slo) for point in begun]
     return relate(done, simulated=simulated, tool=tool)
 
 
-def summarise_point(point: Point, records: Sequence[Record]) -> PointSummary:
+def summarise_point(point: Point, records: Sequence[Record], slo: Slo | None = None) -> PointSummary:
     """One point by itself; what compares it with others is added by `relate`."""
     # Records come in the order in which requests ended, which a rebuilt run keeps; the plan's order is the stable one.
     records = sorted(records, key=lambda record: record.index)
@@ -179,6 +189,7 @@ def summarise_point(point: Point, records: Sequence[Record]) -> PointSummary:
         read_lag_ms=Distribution.of(latency.read_lag_ms(columns)[sent]),
         connect_ms=Distribution.of(latency.connect_ms(columns)[sent]),
         ceiling_share=ceiling_share(point, columns),
+        goodput=None if slo is None else goodput(point, columns, window, slo),
         whole_run=_whole_run(columns, whole),
     )
     return msgspec.structs.replace(point_summary, undefined=_undefined(point_summary))
@@ -222,14 +233,10 @@ def _base(point: PointSummary, points: Sequence[PointSummary]) -> PointSummary |
 
 
 def _relate_point(point: PointSummary, base: PointSummary | None) -> PointSummary:
-    why = None
     if base is None or point.concurrency is None or base.concurrency is None:
-        why = "an open loop has no concurrency to compare by"
-    elif base.verdict is Verdict.INVALID:
-        why = f"its base (C = {base.concurrency}) is INVALID"
-    if why is not None or base is None or point.concurrency is None or base.concurrency is None:
-        undefined = dict.fromkeys(("speedup", "efficiency", "drift_ms", "drift_pct", "drift_class"), why)
-        return msgspec.structs.replace(point, undefined={**point.undefined, **undefined})
+        return _unrelated(point, "an open loop has no concurrency to compare by")
+    if base.verdict is Verdict.INVALID:
+        return _unrelated(point, f"its base (C = {base.concurrency}) is INVALID")
     pct = relative.drift_pct(point.tpot_ms.mean, base.tpot_ms.mean)
     own, first = point.throughput_tok_per_s, base.throughput_tok_per_s
     related = msgspec.structs.replace(
@@ -244,6 +251,11 @@ def _relate_point(point: PointSummary, base: PointSummary | None) -> PointSummar
     missing += ["drift_class"] if related.drift_class is None else []
     why = f"this point or its base (C = {base.concurrency}) has no throughput or no TPOT"
     return msgspec.structs.replace(related, undefined={**point.undefined, **dict.fromkeys(missing, why)})
+
+
+def _unrelated(point: PointSummary, why: str) -> PointSummary:
+    undefined = dict.fromkeys(("speedup", "efficiency", "drift_ms", "drift_pct", "drift_class"), why)
+    return msgspec.structs.replace(point, undefined={**point.undefined, **undefined})
 
 
 def _whole_run(columns: Columns, whole: Window) -> WholeRun:
@@ -315,6 +327,8 @@ def _undefined(point: PointSummary) -> dict[str, str]:
             reasons[name] = "fewer than two requests were sent at different times"
     if np.isnan(point.throughput_tok_per_s):
         reasons["throughput_tok_per_s"] = reasons["requests_per_s"] = "the window has no length"
+    if point.goodput is None:
+        reasons["goodput"] = "no bounds were given: `cadenza show RUN --slo ttft=500,tpot=50`, or slo in the settings"
     if np.isnan(point.ceiling_share):
         reasons["ceiling_share"] = "the machine was not calibrated, or nothing was measured in real time"
     if np.isnan(point.tokens_per_event):

@@ -96,7 +96,7 @@ class Runner:
             raise
         finally:
             point.end_ns = self._client.now_ns()
-            self._done.append(summarise_point(point, list(self._writer.read_since(begin))))
+            self._done.append(summarise_point(point, list(self._writer.read_since(begin)), self._spec.slo))
         self._writer.save_manifest()
         self._watcher.point_done(self._done[-1])
 
