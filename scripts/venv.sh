@@ -1,6 +1,6 @@
 #!/bin/sh
 # Make a virtual environment with cadenza in it: scripts/venv.sh FOLDER EXTRAS [PYTHON]
-#   EXTRAS  "" for the base install, "[dev]" for what the tests need
+#   EXTRAS  "" for the base install, "[dev]" for what the tests need, "[dev,bench]" for the benchmarks too
 # Does nothing where FOLDER is up to date. Every failure is one sentence that says what to do.
 set -eu
 folder=$1 extras=$2 python=${3:-}
@@ -57,7 +57,12 @@ explain() {
 wanted="$PWD $(cksum <pyproject.toml)"
 is_current() { [ -e "$1" ] && [ "$(cat "$1")" = "$wanted" ] && works "$folder/bin/python"; }
 
-if is_current "$folder/.cadenza$extras" || is_current "$folder/.cadenza[dev]"; then exit 0; fi
+# Each of these holds what the ones before it do.
+enough=''
+for known in "" "[dev]" "[dev,bench]"; do
+  if [ "$known" = "$extras" ]; then enough=yes; fi
+  if [ -n "$enough" ] && is_current "$folder/.cadenza$known"; then exit 0; fi
+done
 works "$folder/bin/python" && "$folder/bin/python" -m pip --version >/dev/null 2>&1 || make_folder
 say "Installing cadenza$extras (log: $log)"
 "$folder/bin/python" -m pip install --progress-bar off -e ".$extras" >"$log" 2>&1 </dev/null || explain
