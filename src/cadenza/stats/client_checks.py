@@ -35,8 +35,8 @@ def check_client(point: Point, columns: Columns) -> list[Check]:
 
 
 def stamps_are_kernels(columns: Columns) -> bool:
-    """Whether every answer was stamped by the kernel throughout."""
-    came = np.isfinite(columns.first_ms)
+    """Whether every measured answer was stamped by the kernel throughout; stamping may begin during the warm-up."""
+    came = columns.measured & np.isfinite(columns.first_ms)
     return bool(came.any() and np.isfinite(columns.read_lag_ms[came]).all())
 
 
@@ -99,7 +99,7 @@ def _check_rate(point: Point, columns: Columns) -> list[Check]:
 
 def _check_reads(columns: Columns) -> list[Check]:
     """Kernel stamps are right however late the read, up to the gap between two tokens of one answer."""
-    answered = columns.ok & np.isfinite(columns.first_ms)
+    answered = columns.measured & columns.ok & np.isfinite(columns.first_ms)
     if not answered.any():
         return []
     gaps = itl_ms(columns, columns.measured & columns.ok)
@@ -108,7 +108,7 @@ def _check_reads(columns: Columns) -> list[Check]:
         own = int((~np.isfinite(columns.read_lag_ms[answered])).sum())
         told = f"{own} of {int(answered.sum())} answers were stamped by the client's reads, not by the kernel"
         return [Check("stamps", None, f"{told}: a busy client's lateness is in their latencies")]
-    name, lag = _highest(Distribution.of(columns.read_lag_ms[answered & columns.measured]))
+    name, lag = _highest(Distribution.of(columns.read_lag_ms[answered]))
     kernels = Check("stamps", Verdict.VALID, "every answer was stamped by the kernel as it came")
     if not len(gaps):
         return [kernels, Check("read lag", None, f"read lag {name} {lag:.2f} ms, and no gap to hold it against")]
