@@ -26,7 +26,7 @@ from cadenza.spec import Credentials, Spec
 from cadenza.stats.summary import Summary, to_json
 from cadenza.stats.verdict import Verdict
 from cadenza.store.calibration import find_calibration
-from cadenza.store.environment import describe_environment
+from cadenza.store.environment import describe_environment, usable_cores
 from cadenza.store.manifest import Manifest, RunStatus, Server
 from cadenza.store.rundir import RunWriter, create_run
 from cadenza.sweep.grid import lay_out
@@ -34,7 +34,7 @@ from cadenza.sweep.plan import Phrasing, draw_requests
 from cadenza.sweep.preflight import choose_models, examine
 from cadenza.sweep.run import Runner
 from cadenza.sweep.share import Stop
-from cadenza.sweep.workers import count_workers, is_here, usable_cores
+from cadenza.sweep.workers import count_workers, is_here
 
 RUNS = Path("runs")
 

@@ -23,6 +23,8 @@ _READ_BYTES = 1 << 16
 _PACE_NS = 50_000_000
 _MANY = 32
 _LONGEST_REST_S = 0.001
+# Of the time between two reads of one connection: so two events of it seldom fall into one read.
+_REST_SHARE = 0.1
 _IN_PROGRESS = {errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY}
 # What this machine has run out of, and what its user can do; never the target's fault.
 _EXHAUSTED = {
@@ -69,8 +71,8 @@ class SocketTransport:
         self.counters = Counters()
         self._readiness: Readiness = make_readiness()
         # Asks before any connection does: the kernel turns stamping on a moment after the first socket wants it.
-        self._waker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._kernel_stamps = kernel_stamps and ask_for_stamps(self._waker)
+        self._asks_first = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._kernel_stamps = kernel_stamps and ask_for_stamps(self._asks_first)
         self._arrivals = arrivals or ArrivalClock()
         self._connections: dict[int, _Connection] = {}
         self._by_fd: dict[int, _Connection] = {}
@@ -91,7 +93,7 @@ class SocketTransport:
         for connection in list(self._connections):
             self.close(connection)
         self._readiness.close()
-        self._waker.close()
+        self._asks_first.close()
 
     def connect(self, origin: Origin) -> int:
         self._next += 1
@@ -153,16 +155,13 @@ class SocketTransport:
         return Tls(self._context, origin.host)
 
     def _rest(self, now_ns: int, wait_s: float) -> None:
-        """Let answers gather, since waking up for each event costs more than the event; the stamps are the kernel's.
-
-        For a tenth of the time between two reads of one connection, so that two events of it seldom fall into one.
-        """
+        """Let answers gather, since waking up for each event costs more than the event; the stamps are the kernel's."""
         if now_ns - self._paced_ns > _PACE_NS:
             reads = self.counters.reads
             reads_per_s = (reads - self._paced_reads) * NS_PER_S / (now_ns - self._paced_ns)
             self._paced_ns, self._paced_reads = now_ns, reads
             many = self._kernel_stamps and len(self._connections) >= _MANY and reads_per_s > 0
-            self._rest_s = min(_LONGEST_REST_S, 0.1 * len(self._connections) / reads_per_s) if many else 0.0
+            self._rest_s = min(_LONGEST_REST_S, _REST_SHARE * len(self._connections) / reads_per_s) if many else 0.0
         if self._rest_s and wait_s > 2 * self._rest_s:
             time.sleep(self._rest_s)
 

@@ -7,6 +7,7 @@ import msgspec
 
 from cadenza.errors import StoreError
 from cadenza.store.environment import Environment, describe_environment
+from cadenza.store.files import replace_file
 
 
 class Calibration(msgspec.Struct, kw_only=True, frozen=True):
@@ -40,9 +41,7 @@ def keep_calibration(calibration: Calibration) -> Path:
     path = calibration_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(".tmp")
-        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(calibration), indent=1) + b"\n")
-        fresh.replace(path)
+        replace_file(path, msgspec.json.format(msgspec.json.encode(calibration), indent=1) + b"\n")
     except OSError as error:
         raise StoreError(f"cannot keep the calibration in {path}: {error.strerror}") from None
     return path

@@ -26,9 +26,13 @@ class Environment(msgspec.Struct, kw_only=True):
     libraries: dict[str, str]
 
 
+def usable_cores() -> int:
+    """Those that the process may run on (taskset, cgroup cpuset), not those that the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def describe_environment() -> Environment:
     """Read it from this process."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Environment(
         cadenza=__version__,
         python=f"{platform.python_implementation()} {platform.python_version()}",
@@ -36,7 +40,7 @@ def describe_environment() -> Environment:
         machine=platform.machine(),
         cpu=_cpu_name(),
         cpus=os.cpu_count() or 1,
-        cpus_usable=usable,
+        cpus_usable=usable_cores(),
         libraries={name: version(name) for name in _LIBRARIES},
     )
 

@@ -16,6 +16,7 @@ import msgspec
 
 from cadenza.errors import StoreError, UsageError
 from cadenza.record import SCHEMA, PointStatus, Record
+from cadenza.store.files import replace_file
 from cadenza.store.manifest import Manifest, RunStatus
 
 _RESERVE, _RESERVE_BYTES = ".room-for-the-end", 32 << 10
@@ -207,14 +208,9 @@ def _check_header(path: Path, line: bytes) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """All or nothing: a reader, or a crash, sees the old file or the new one."""
-    fresh = path.with_suffix(".tmp")
     try:
-        fresh.write_bytes(data)
-        fresh.replace(path)
+        replace_file(path, data)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
         raise StoreError(_no_room(path, error)) from None
 
 

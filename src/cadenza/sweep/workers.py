@@ -1,7 +1,6 @@
 """How many processes put a point's load on: as many as it needs, no more than the machine has cores for."""
 
 import ipaddress
-import os
 from collections.abc import Sequence
 
 from cadenza.load.target import Target
@@ -29,11 +28,6 @@ def count_workers(spec: Spec, point: Point, cores: int, *, server_here: bool) ->
             load = by_rate if slots is None else min(load, by_rate)
         wanted = min(max(1, -int(-load * spec.speed // 1)), max(1, cores - server_here))
     return wanted if slots is None else min(wanted, slots)
-
-
-def usable_cores() -> int:
-    """Those that the process may run on (taskset, cgroup cpuset), not those that the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def is_here(targets: Sequence[Target]) -> bool:
