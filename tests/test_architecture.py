@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 WORDS = frozenset({"", "record", "clock", "errors", "spec"})
 LAYERS = (
     WORDS,
-    frozenset({"wire", "arrivals", "prompts"}),
-    frozenset({"load", "store", "stats", "capacity", "engine", "telemetry", "hardware"}),
+    frozenset({"wire", "arrivals", "prompts", "hardware"}),
+    frozenset({"load", "store", "stats", "capacity", "engine", "telemetry"}),
     frozenset({"sweep", "report", "deploy", "observe"}),
     frozenset({"cli"}),
     frozenset({"__main__"}),

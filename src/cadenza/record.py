@@ -181,6 +181,7 @@ class Point(msgspec.Struct, kw_only=True, omit_defaults=True):
     warmup        unmeasured requests sent first, without a pause before the measured ones
     start_ns, end_ns   on the run's clock; None: not begun, not ended
     workers       the client's processes; empty in virtual time, or where the point broke off
+    virtual                it was measured in virtual time, where a client has neither lateness nor limits
     ceiling_events_per_s   what one of them can read on this machine, by `cadenza calibrate`; None: not calibrated
     """
 
@@ -198,6 +199,7 @@ class Point(msgspec.Struct, kw_only=True, omit_defaults=True):
     end_ns: int | None = None
     workers: list[WorkerHealth] = []
     ceiling_events_per_s: float | None = None
+    virtual: bool = False
 
 
 def printable(text: str, limit: int = 300) -> str:

@@ -32,6 +32,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     urls            base URLs of one service, used in turn; empty: the embedded engine `engine`
     engine          profile of the embedded engine; speed: how many times faster than real time it runs
+    virtual         it runs in this process and in virtual time: nothing waits, and no socket is opened
+    timing          its timing law: calibrated | calibrated:D | physics | measured; None: calibrated, where it has that
     models          names as the server spells them; empty: what the server has
     concurrency     requests in flight, one point each; empty: open loop
     rates_per_s     arrivals per second, one point each; empty: closed loop. Both given: every pair, capped
@@ -47,13 +49,15 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     extra_body      fields merged into every request body
     headers         names of extra headers (their values are secret)
     slo             bounds that make a request good; None: no goodput. It can be given to `cadenza show` later, too
-    workers         processes that put the load on; None: as many as it needs (`sweep.workers`)
+    workers         processes that put the load on; None: as many as it needs (`sweep.workers`); virtual: always one
     verify_tls      False: accept any certificate
     """
 
     urls: tuple[str, ...] = ()
     engine: str | None = None
     speed: float = 1.0
+    virtual: bool = False
+    timing: str | None = None
     models: tuple[str, ...] = ()
     concurrency: tuple[int, ...] = (1, 2, 4, 8, 16)
     rates_per_s: tuple[float, ...] = ()

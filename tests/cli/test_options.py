@@ -34,7 +34,7 @@ def test_every_flag_reaches_its_field() -> None:
         *("--url", "http://a:1", "--url", "http://b:1", "--model", "m", "-c", "4,8", "--rate", "0.5,2"),
         *("--arrivals", "gamma:0.5", "--requests", "10", "--warmup", "0", "--seed", "7", "--prompts", "random:9"),
         *("--output-tokens", "3:5", "--api", "completions", "--cache", "reuse", "--extra-body", '{"top_k":1}'),
-        *("--header", "X-Team: secret", "--insecure", "--timeouts", "connect=1,first=2,stall=3,total=4"),
+        *("--header", "X-Team: secret"),
     )
     assert found == Spec(
         urls=("http://a:1", "http://b:1"),
@@ -51,9 +51,15 @@ def test_every_flag_reaches_its_field() -> None:
         cache="reuse",
         extra_body={"top_k": 1},
         headers=("X-Team",),
-        verify_tls=False,
-        timeouts=Timeouts(connect_s=1, first_token_s=2, stall_s=3, total_s=4),
     )
+
+
+def test_so_does_every_flag_of_the_embedded_engine() -> None:
+    found = spec("--engine", "other", "--speed", "4", "--timing", "calibrated:D", "--repeat", "2", "--duration", "9")
+    assert (found.engine, found.speed, found.timing) == ("other", 4, "calibrated:D")
+    assert (found.repeat, found.duration_s, found.virtual) == (2, 9, False)
+    assert spec("--virtual").virtual
+    assert spec().timing is None
 
 
 def test_a_rate_without_concurrency_is_an_open_loop() -> None:
@@ -88,10 +94,12 @@ BAD = [
     (("--extra-body", "{"), "--extra-body is not JSON"),
     (("--extra-body", "[1]"), "--extra-body is not a JSON object"),
     (("--header", "nocolon"), "--header is written 'Name: value'"),
-    (("--timeouts", "later=3"), "--timeouts knows connect, first, stall and total"),
-    (("--timeouts", "stall=x"), "--timeouts 'x' is not a number above 0"),
     (("--url", "http://a", "--engine", "x"), "--url and --engine exclude each other"),
     (("--url", "http://a", "--speed", "2"), "--speed is for the embedded engine"),
+    (("--url", "http://a", "--virtual"), "--virtual is for the embedded engine"),
+    (("--url", "http://a", "--timing", "physics"), "--timing is for the embedded engine"),
+    (("--virtual", "--speed", "2"), "--virtual and --speed exclude each other"),
+    (("--timing", "magic"), "--timing knows calibrated, physics and measured, not 'magic'"),
     (("--spec", "/nowhere.toml"), "--spec /nowhere.toml"),
 ]
 
@@ -111,7 +119,7 @@ def test_what_makes_no_sense_is_one_sentence_and_exit_code_2(
 
 
 def test_a_spec_in_a_manifest_is_the_same_run_again(tmp_path: Path) -> None:
-    first = spec("--url", "http://a:1", "--rate", "2", "--output-tokens", "3:4", "--timeouts", "stall=9")
+    first = spec("--url", "http://a:1", "--rate", "2", "--output-tokens", "3:4", "--extra-body", '{"top_k":1}')
     path = tmp_path / "manifest.json"
     path.write_bytes(msgspec.json.encode({"schema": 1, "spec": first}))
     assert spec("--spec", str(path)) == first
@@ -122,6 +130,14 @@ def test_a_toml_file_is_settings_too_and_unknown_names_are_refused(tmp_path: Pat
     path = tmp_path / "s.toml"
     path.write_text('urls = ["http://a:1"]\nconcurrency = [3]\noutput_tokens = [5, 6]\n')
     assert spec("--spec", str(path)).output_tokens == (5, 6)
+    path.write_text("verify_tls = false\n[timeouts]\nconnect_s = 1\nfirst_token_s = 2\nstall_s = 3.5\ntotal_s = 4\n")
+    found = spec("--spec", str(path), "--url", "http://a:1")
+    assert found.timeouts == Timeouts(connect_s=1, first_token_s=2, stall_s=3.5, total_s=4)
+    assert (found.verify_tls, found.concurrency) == (False, (1, 2, 4, 8, 16))
+    for bad in ("0", "-1", "inf", "nan"):
+        path.write_text(f"[timeouts]\nstall_s = {bad}\n")
+        with pytest.raises(UsageError, match=r"stall_s = .* below timeouts is not a number of seconds above 0"):
+            spec("--spec", str(path))
     path.write_text("concurency = [3]\n")
     with pytest.raises(UsageError, match="concurency"):
         spec("--spec", str(path))

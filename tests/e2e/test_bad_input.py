@@ -15,6 +15,7 @@ from support.fault_server import FaultServer
 
 pytestmark = pytest.mark.slow
 TLS = Path(__file__).parents[1] / "data" / "tls"
+IMPATIENT = "[timeouts]\nfirst_token_s = 0.3\nstall_s = 0.3\n"
 
 
 def cadenza(*argv: str, cwd: Path, file_bytes: int | None = None) -> subprocess.CompletedProcess[str]:
@@ -31,6 +32,12 @@ def cadenza(*argv: str, cwd: Path, file_bytes: int | None = None) -> subprocess.
 def sweep(url: str, cwd: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     defaults = ("-c", "2", "--requests", "12", "--output-tokens", "4", "--out", "run", "--json")
     return cadenza("sweep", "--url", url, *defaults, *flags, cwd=cwd)
+
+
+def settings(cwd: Path, text: str) -> tuple[str, str]:
+    """The flag for settings that are no flags."""
+    (cwd / "settings.toml").write_text(text)
+    return "--spec", "settings.toml"
 
 
 def only_point(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
@@ -121,7 +128,7 @@ def test_a_server_that_fails_in_the_run_is_data_and_exit_code_1(
     fault: faults.Behaviour, outcome: str, tmp_path: Path
 ) -> None:
     with FaultServer(after_the_trial(fault)) as server:
-        done = sweep(server.url, tmp_path, "--requests", "4", "--timeouts", "first=0.3,stall=0.3")
+        done = sweep(server.url, tmp_path, "--requests", "4", *settings(tmp_path, IMPATIENT))
     assert done.returncode == 1, done.stderr
     point = only_point(done)
     assert point["verdict"] == "INVALID"
@@ -215,7 +222,7 @@ def test_tls_with_a_certificate_of_ones_own(tmp_path: Path) -> None:
         refused = sweep(server.url, tmp_path)
         assert refused.returncode == 3
         assert "certificate" in refused.stderr
-        done = sweep(server.url, tmp_path, "--insecure")
+        done = sweep(server.url, tmp_path, *settings(tmp_path, "verify_tls = false"))
     assert done.returncode == 0, done.stderr
     (point,) = json.loads(done.stdout)["points"]
     assert point["requests"]["outcomes"] == {"ok": 12}

@@ -76,3 +76,13 @@ def test_one_that_hangs_is_given_up_and_ended(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(child, "_UP_WITHIN_S", 0.3)
     with pytest.raises(CadenzaError, match="it said nothing"), child.start("mi50-rx6900xt"):
         pass
+
+
+def test_its_timing_law_is_passed_on_and_left_to_the_engine_where_none_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    echo = "import json, sys; print(json.dumps({'url': ' '.join(sys.argv[1:])}), flush=True); sys.stdin.read()"
+    monkeypatch.setattr(child, "_LAUNCH", (sys.executable, "-c", echo))
+    with child.start("p", speed=2.0) as plain, child.start("p", 2.0, "calibrated:D") as timed:
+        assert plain.url == "engine p --port 0 --speed 2.0 --exit-with-parent"
+        assert timed.url == f"{plain.url} --timing calibrated:D"

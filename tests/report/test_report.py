@@ -170,6 +170,17 @@ def test_progress_writes_at_most_four_times_a_second() -> None:
     assert "751/1000" in stream.getvalue()
 
 
+def test_progress_in_virtual_time_tells_both_times() -> None:
+    now = [0.0]
+    stream = Terminal()
+    progress = Progress(stream, virtual=True, now_s=lambda: now[0])
+    soak = msgspec.structs.replace(closed(1, 0), planned=None, duration_s=14400.0, start_ns=0)
+    progress.point_started(soak, 1, 1)
+    now[0] = 5.0  # s, for a quarter of it
+    progress.point_goes_on(Tally(ended=100, failed=0, tokens=360_000, last_ns=3_600_000_000_000))
+    assert stream.getvalue().endswith("  100  100.0 tok/s  at 1:00:00 of virtual time  15 s left")
+
+
 def test_progress_in_a_pipe_is_a_line_a_point() -> None:
     stream = io.StringIO()
     progress = Progress(stream)

@@ -6,18 +6,13 @@ import os
 import shutil
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 from cadenza import __version__
 from cadenza.cli.main import EXIT_INTERRUPTED
+from cadenza.cli.reach import Reached, reach
 from cadenza.cli.signals import stop_on_signals
-from cadenza.clock import MonotonicClock, anchor
-from cadenza.engine import child
 from cadenza.errors import CadenzaError, StoreError
-from cadenza.load.sockets import SocketTransport
-from cadenza.load.target import resolve
-from cadenza.load.tls import tls_context
 from cadenza.prompts.catalogue import digest
 from cadenza.report import terminal
 from cadenza.report.live import Progress
@@ -26,15 +21,14 @@ from cadenza.spec import Credentials, Spec
 from cadenza.stats.summary import Summary, to_json
 from cadenza.stats.verdict import Verdict
 from cadenza.store.calibration import find_calibration
-from cadenza.store.environment import describe_environment, usable_cores
-from cadenza.store.manifest import Manifest, RunStatus, Server
+from cadenza.store.environment import describe_environment
+from cadenza.store.manifest import Manifest, RunStatus
 from cadenza.store.rundir import RunWriter, create_run
 from cadenza.sweep.grid import lay_out
-from cadenza.sweep.plan import Phrasing, draw_requests
-from cadenza.sweep.preflight import choose_models, examine
+from cadenza.sweep.plan import draw_requests
+from cadenza.sweep.preflight import choose_models
 from cadenza.sweep.run import Runner
 from cadenza.sweep.share import Stop
-from cadenza.sweep.workers import count_workers, is_here
 
 RUNS = Path("runs")
 
@@ -42,31 +36,29 @@ RUNS = Path("runs")
 def measure(spec: Spec, credentials: Credentials, args: argparse.Namespace) -> int:
     """Run `spec` and report it on stdout; the exit code as `cadenza --help` has it."""
     with contextlib.ExitStack() as stack:
-        urls = spec.urls
-        if spec.engine is not None:
-            urls = (stack.enter_context(child.start(spec.engine, spec.speed)).url,)
-            credentials = Credentials()  # a key is for servers out there
-        targets = [resolve(url) for url in urls]
-        make_context = partial(tls_context, spec.verify_tls)
-        phrasing = Phrasing(spec, credentials, targets)
-        with SocketTransport(make_context=make_context) as transport:
-            server = examine(transport, phrasing, spec, credentials)
-        clock = MonotonicClock(spec.speed)
-        make_transport = partial(SocketTransport, clock, make_context)
-        transport = stack.enter_context(make_transport())
+        reached = reach(spec, credentials, stack)
         talk = _silent if args.quiet else _say
-        talk(describe_server(server, spec.engine or ", ".join(spec.urls)))
-        manifest = _manifest(spec, server, transport)
-        writer = create_run(_out(spec, args.out), manifest)
+        talk(describe_server(reached.server, spec.engine or ", ".join(spec.urls)))
+        writer = create_run(_out(spec, args.out), _manifest(spec, reached))
+        if spec.virtual:
+            talk(f"  {'clock':<10} virtual: nothing waits; every figure is in the engine's own time")
         if spec.speed != 1:
             talk(
                 f"  {'speed':<10} {spec.speed:g} times faster than real time; every figure is in the engine's own time"
             )
         talk(f"  {'run':<10} {writer.path}  (seed {spec.seed}, prompts {spec.prompts}, {_cache(spec)})\n")
         with stop_on_signals() as stop:
-            progress = Progress(sys.stderr, quiet=args.quiet)
-            workers = partial(count_workers, spec, cores=usable_cores(), server_here=is_here(targets))
-            runner = Runner(spec, transport, phrasing, writer, progress, stop, tool(), make_transport, workers)
+            runner = Runner(
+                spec,
+                reached.transport,
+                reached.phrasing,
+                writer,
+                Progress(sys.stderr, quiet=args.quiet, virtual=spec.virtual),
+                stop,
+                tool(),
+                reached.make_transport,
+                reached.count_workers,
+            )
             return _finish(runner, writer, stop, args)
 
 
@@ -116,9 +108,11 @@ def _program() -> str:
     return os.path.relpath(called) if called.name == "cadenza" else "python -m cadenza"
 
 
-def _manifest(spec: Spec, server: Server, transport: SocketTransport) -> Manifest:
+def _manifest(spec: Spec, reached: Reached) -> Manifest:
+    server = reached.server
     points = lay_out(spec, choose_models(spec, server.models, simulated=server.simulated))
-    calibration = find_calibration()
+    # What this machine's client can read in a second bounds nothing in virtual time.
+    calibration = None if spec.virtual else find_calibration()
     for point in points:
         point.ceiling_events_per_s = None if calibration is None else calibration.events_per_s
     for point in points:  # an unreadable dataset or a bad arrival law is told now, not after an hour
@@ -127,7 +121,7 @@ def _manifest(spec: Spec, server: Server, transport: SocketTransport) -> Manifes
         status=RunStatus.RUNNING,
         simulated=server.simulated,
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        anchor=anchor(transport.clock),
+        anchor=reached.anchor,
         argv=_argv_without_secrets(sys.argv[1:]),
         spec=spec,
         dataset_sha256=digest(spec.prompts),
@@ -150,7 +144,8 @@ def _argv_without_secrets(argv: list[str]) -> list[str]:
 def _out(spec: Spec, given: str | None) -> Path:
     if given is not None:
         return Path(given)
-    name = f"{time.strftime('%Y-%m-%dT%H-%M-%S')}-{spec.engine or spec.api}"
+    what = Path(spec.engine).name.removesuffix(".toml") if spec.engine else spec.api  # a profile may be a file
+    name = f"{time.strftime('%Y-%m-%dT%H-%M-%S')}-{what}"
     path, n = RUNS / name, 1
     while path.exists():
         n += 1

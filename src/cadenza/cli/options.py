@@ -13,10 +13,12 @@ import msgspec
 
 from cadenza.errors import UsageError
 from cadenza.record import printable
-from cadenza.spec import Credentials, Slo, Spec, Timeouts
+from cadenza.spec import Credentials, Slo, Spec
 
 DEFAULT_ENGINE = "mi50-rx6900xt"
 KEY_VARIABLE = "CADENZA_API_KEY"
+# A law may have variants, written after a colon; which of them there are is the profile's business.
+TIMINGS = ("calibrated", "physics", "measured")
 
 
 def add_flags(parser: argparse.ArgumentParser, *, grid: bool) -> None:
@@ -29,7 +31,11 @@ def add_flags(parser: argparse.ArgumentParser, *, grid: bool) -> None:
     target.add_argument(
         "--engine", metavar="PROFILE", help=f"the embedded engine (default, without --url: {DEFAULT_ENGINE})"
     )
+    target.add_argument(
+        "--timing", metavar="LAW", help="the engine's: calibrated (default), calibrated:D, physics, measured"
+    )
     target.add_argument("--speed", metavar="X", help="run the embedded engine X times faster than real time")
+    target.add_argument("--virtual", action="store_true", help="run it in virtual time: no waiting, no sockets")
     target.add_argument(
         "--model", action="append", metavar="NAME", help="model, repeatable; 'all' (default: the only one)"
     )
@@ -57,8 +63,6 @@ def add_flags(parser: argparse.ArgumentParser, *, grid: bool) -> None:
         "--api-key-file", metavar="FILE", help=f"file with the API key (or the variable {KEY_VARIABLE})"
     )
     access.add_argument("--header", action="append", metavar="'N: V'", help="extra header; its value is kept nowhere")
-    access.add_argument("--insecure", action="store_true", help="accept any TLS certificate")
-    access.add_argument("--timeouts", metavar="T", help="seconds, e.g. connect=10,first=120,stall=60,total=1800")
     output = parser.add_argument_group("output")
     output.add_argument("--out", metavar="DIR", help="folder for the run, new or empty (default: one below runs/)")
     output.add_argument("--json", action="store_true", help="print the summary as JSON")
@@ -68,15 +72,15 @@ def add_flags(parser: argparse.ArgumentParser, *, grid: bool) -> None:
 
 def read_spec(args: argparse.Namespace, *, default_concurrency: tuple[int, ...]) -> Spec:
     """Flags over the spec file over the defaults, as one frozen value. Raises UsageError."""
-    fields: dict[str, Any] = _read_file(args.spec) if args.spec else {"concurrency": default_concurrency}
+    fields: dict[str, Any] = {"concurrency": default_concurrency} | (_read_file(args.spec) if args.spec else {})
     for name, (flag, parse) in _FLAGS.items():
         given = getattr(args, name, None)
         if given is not None:
             fields[flag] = parse(given)
     if args.rate is not None and args.concurrency is None:
         fields["concurrency"] = ()
-    if args.insecure:
-        fields["verify_tls"] = False
+    if args.virtual:
+        fields["virtual"] = True
     if args.header:
         fields["headers"] = tuple(_split_header(header)[0] for header in args.header)
     fields.setdefault("seed", random.SystemRandom().randrange(1 << 31))
@@ -107,10 +111,19 @@ def read_credentials(args: argparse.Namespace) -> Credentials:
 
 
 def _check(spec: Spec, args: argparse.Namespace) -> None:
+    for name, seconds in msgspec.structs.asdict(spec.timeouts).items():
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise UsageError(f"{name} = {seconds:g} below timeouts is not a number of seconds above 0")
     if spec.urls and spec.engine:
         raise UsageError("--url and --engine exclude each other: measure your server, or the embedded engine")
     if spec.urls and args.speed is not None:
         raise UsageError("--speed is for the embedded engine: a real server runs at its own")
+    if spec.urls and spec.virtual:
+        raise UsageError("--virtual is for the embedded engine: a real server needs real time")
+    if spec.urls and spec.timing is not None:
+        raise UsageError("--timing is for the embedded engine: a real server has a timing of its own")
+    if spec.virtual and spec.speed != 1:
+        raise UsageError("--virtual and --speed exclude each other: virtual time goes as fast as it can")
     if spec.output_tokens is not None and not 1 <= spec.output_tokens[0] <= spec.output_tokens[1]:
         raise UsageError(f"--output-tokens {spec.output_tokens[0]}:{spec.output_tokens[1]}: LO must be from 1 to HI")
 
@@ -167,6 +180,12 @@ def _list(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
     return parse_list
 
 
+def _timing(text: str) -> str:
+    if text.partition(":")[0] not in TIMINGS:
+        raise UsageError(f"--timing knows {', '.join(TIMINGS[:-1])} and {TIMINGS[-1]}, not {printable(text, 40)!r}")
+    return text
+
+
 def _range(text: str) -> tuple[int, int]:
     low, colon, high = text.partition(":")
     parse = _whole("--output-tokens", 1)
@@ -181,11 +200,6 @@ def _body(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UsageError("--extra-body is not a JSON object: write it as '{\"field\": value}'")
     return value
-
-
-def _timeouts(text: str) -> Timeouts:
-    names = {"connect": "connect_s", "first": "first_token_s", "stall": "stall_s", "total": "total_s"}
-    return Timeouts(**_pairs("--timeouts", text, names))
 
 
 def parse_slo(text: str) -> Slo:
@@ -208,6 +222,7 @@ def _pairs(flag: str, text: str, names: dict[str, str]) -> dict[str, float]:
 _FLAGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "url": ("urls", tuple),
     "engine": ("engine", str),
+    "timing": ("timing", _timing),
     "speed": ("speed", _number("--speed", 0, above=True)),
     "model": ("models", tuple),
     "api": ("api", str),
@@ -223,5 +238,4 @@ _FLAGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "output_tokens": ("output_tokens", _range),
     "cache": ("cache", str),
     "extra_body": ("extra_body", _body),
-    "timeouts": ("timeouts", _timeouts),
 }

@@ -27,13 +27,15 @@ class Child(NamedTuple):
 
 
 @contextmanager
-def start(profile: str, speed: float = 1.0) -> Iterator[Child]:
-    """An engine on a free loopback port, stopped at the end of the block.
+def start(profile: str, speed: float = 1.0, timing: str | None = None) -> Iterator[Child]:
+    """An engine on a free loopback port, stopped at the end of the block; `timing` names its law, None: its own choice.
 
     It watches its standard input and ends with it, so it outlives nobody, not even a parent that is killed.
     CadenzaError, with the engine's own last words, where it is not up within 15 s.
     """
     command = [*_LAUNCH, "engine", profile, "--port", "0", "--speed", repr(speed), "--exit-with-parent"]
+    if timing is not None:
+        command += ["--timing", timing]
     # The caller's key is for servers out there; this one is ours alone.
     environment = {name: value for name, value in os.environ.items() if name != "CADENZA_ENGINE_API_KEY"}
     with tempfile.TemporaryFile() as complaints:

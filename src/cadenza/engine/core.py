@@ -1,199 +1,179 @@
-"""The engine itself, on virtual nanoseconds: requests in, tokens out, and one step clock for all that decode.
+"""The engine itself, on virtual nanoseconds: requests in, tokens out. No sockets, no wall time, integers only.
 
-First version: prefill and decode side by side, admission without limit, timing from a `TimingLaw`. No sockets, no
-wall time, integers only: one seed, one course of events.
+A model is served by an `Instance`: a scheduler with its KV blocks, a timing law, and one of two clocks. `Stepped`
+computes every token in steps; `Beside` has the prefill beside them, for laws that were published that way.
 """
 
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Tokens
 from typing import NamedTuple
 
 import msgspec
 
-from cadenza.engine.timing import Deck, TimingLaw
+from cadenza.engine.beside import Beside
+from cadenza.engine.metrics import Answers, Gauges, Metrics
+from cadenza.engine.outbox import Outbox, Token
+from cadenza.engine.scheduler import Scheduler, Step
+from cadenza.engine.sequence import Limits, Sequence
+from cadenza.engine.stepped import Stepped
+from cadenza.engine.timing import TimingLaw
+from cadenza.errors import UsageError
+from cadenza.hardware.batch import Batch
+
+_ALONE = Batch(1, 1, 0, 1, 1)
 
 
-class Token(NamedTuple):
-    """The `n`-th token (from 1) of a request, produced at `at_ns`."""
+class Activity(NamedTuple):
+    """What the machine has done so far, for whoever simulates it: ns of forward passes, and KV blocks in use now."""
 
-    request_id: int
-    n: int
-    is_last: bool
-    at_ns: int
+    busy_ns: int
+    kv_usage: float
+
+
+class Instance:
+    """One model's engine.
+
+    limits         with `num_gpu_blocks` None there is always a block: `max_num_seqs` of the longest sequences fit
+    output_token   see `scheduler.Scheduler`
+    trace          is shown every decision, in order
+    """
+
+    def __init__(
+        self,
+        model: str,
+        law: TimingLaw,
+        limits: Limits,
+        seed: int = 0,
+        output_token: Callable[[Sequence, int], int] = lambda sequence, n: n,
+        trace: Callable[[Step], None] | None = None,
+    ) -> None:
+        self.limits = limits = _settle(limits)
+        self.metrics = Metrics(model, limits)
+        self.scheduler = Scheduler(limits, output_token, trace)
+        self._told = self.scheduler.lookup
+        outbox = Outbox(limits.stream_interval, self.metrics)
+        clock = Stepped if law.prefill_ns(1, 1, 0.5) is None else Beside
+        self.clock: Stepped | Beside = clock(law, self.scheduler, outbox, f"{seed} {model}")
+
+    @property
+    def in_system(self) -> int:
+        """Requests on their way, waiting, or running."""
+        return self.clock.coming + len(self.scheduler.running) + len(self.scheduler.waiting)
+
+    def read(self) -> tuple[Metrics, Gauges]:
+        """What a metrics page shows of it."""
+        lookup = self.scheduler.lookup
+        queries, hits, preemptions = (now - told for now, told in zip(lookup, self._told, strict=True))
+        self._told = lookup
+        self.metrics.cache_looked_up(queries, hits)
+        self.metrics.preempted(preemptions)
+        gauges = Gauges(
+            running=len(self.scheduler.running),
+            waiting=len(self.scheduler.waiting),
+            kv_cache_usage=self.scheduler.kv_usage,
+        )
+        return self.metrics, gauges
+
+
+def _settle(limits: Limits) -> Limits:
+    """The limits with a number of blocks; UsageError where one sequence at its longest would not fit."""
+    longest = -(-limits.max_model_len // limits.block_size)
+    if limits.num_gpu_blocks is None:
+        return msgspec.structs.replace(limits, num_gpu_blocks=limits.max_num_seqs * longest + 1)
+    if limits.num_gpu_blocks - 1 < longest:
+        tokens = max(0, limits.num_gpu_blocks - 1) * limits.block_size
+        raise UsageError(
+            f"the KV cache holds {tokens} tokens, one sequence may need {limits.max_model_len}: lower max_model_len, "
+            "or give the cache more memory (gpu_memory_utilization)"
+        )
+    return limits
 
 
 class Core:
-    """One engine instance a model; each has its own step clock. Request ids are the caller's, and unique."""
+    """Engines by the names of their models, as one. Request ids are the caller's, and unique."""
 
-    def __init__(self, law: TimingLaw, models: tuple[str, ...], seed: int = 0) -> None:
-        self._instances = {model: Instance(law, model, seed) for model in models}
-        self._owners: dict[int, Instance] = {}
+    def __init__(self, instances: Mapping[str, Instance]) -> None:
+        self.instances = dict(instances)
+        self._owners: dict[int, tuple[Instance, Sequence]] = {}
 
-    def submit(self, request_id: int, model: str, prompt_tokens: int, output_tokens: int, now_ns: int) -> None:
-        """A request arrives and will produce exactly `output_tokens` (≥ 1).
+    def submit(
+        self,
+        request_id: int,
+        model: str,
+        prompt: Tokens[int],
+        output_tokens: int,
+        now_ns: int,
+        priority: int = 0,
+        max_tokens: int | None = None,
+    ) -> None:
+        """A request arrives with its prompt's token ids (≥ 1), and will produce exactly `output_tokens` (≥ 1).
 
-        `prompt_tokens` changes nothing yet: the published laws do not know it.
+        Prompt and output together must be within `max_model_len`.
         """
-        self._owners[request_id] = self._instances[model]
-        self._instances[model].submit(request_id, output_tokens, now_ns)
+        instance = self.instances[model]
+        sequence = Sequence(
+            id=request_id,
+            prompt=prompt,
+            output_tokens=output_tokens,
+            arrival_ns=now_ns,
+            priority=priority,
+            max_tokens=max_tokens,
+        )
+        self._owners[request_id] = (instance, sequence)
+        instance.metrics.arrived(sequence)
+        instance.clock.submit(sequence, now_ns)
 
     def abort(self, request_id: int, now_ns: int) -> None:
         """Forget a request; tokens not yet taken are lost. One that has ended, or never was, is no error."""
         owner = self._owners.pop(request_id, None)
-        if owner is not None:
-            owner.abort(request_id, now_ns)
+        if owner is not None and owner[0].clock.abort(request_id, now_ns) is not None:
+            owner[0].metrics.ended(owner[1], "abort", now_ns)
 
-    def in_system(self, model: str) -> int:
-        """Requests in prefill or decode."""
-        return self._instances[model].in_system
+    def in_system(self, model: str | None = None) -> int:
+        """Requests of a model, or of all, that wait, are in prefill or decode."""
+        if model is None:
+            return sum(instance.in_system for instance in self.instances.values())
+        return self.instances[model].in_system
+
+    def cached_tokens(self, request_id: int) -> int:
+        """Prompt tokens that the prefix cache spared a request; 0 before it is admitted, and once it has ended."""
+        owner = self._owners.get(request_id)
+        return 0 if owner is None else owner[1].cached
 
     def next_ns(self) -> int | None:
-        """When the next token comes, None: nothing runs."""
-        dues = [due for instance in self._instances.values() if (due := instance.next_ns()) is not None]
+        """When something happens next, None: nothing runs."""
+        dues = [due for instance in self.instances.values() if (due := instance.clock.next_ns()) is not None]
         return min(dues, default=None)
 
     def advance(self, now_ns: int) -> list[Token]:
         """All tokens up to and at `now_ns` that have not been taken yet, in order of time."""
-        tokens = [token for instance in self._instances.values() for token in instance.advance(now_ns)]
+        tokens: list[Token] = []
+        for instance in self.instances.values():
+            tokens += instance.clock.advance(now_ns)
         tokens.sort(key=lambda token: token.at_ns)
         for token in tokens:
             if token.is_last:
                 self._owners.pop(token.request_id, None)
         return tokens
 
+    def activity(self, now_ns: int) -> Activity:
+        """What all engines together have done by `now_ns`."""
+        for instance in self.instances.values():
+            instance.clock.run(now_ns)
+        usage = max((instance.scheduler.kv_usage for instance in self.instances.values()), default=0.0)
+        return Activity(sum(instance.clock.busy_ns for instance in self.instances.values()), usage)
 
-class _Running(msgspec.Struct, gc=False):
-    """A request in the system.
+    def reset_prefix_cache(self) -> bool:
+        """Forget cached prefixes; False, and nothing done, where some of them are in use."""
+        done = [instance.scheduler.blocks.reset() for instance in self.instances.values()]
+        return all(done)
 
-    quantile           how slow its prefill is among its like
-    due_ns, whole_ns   its first token's time, and the TTFT that time was reckoned with
-    joins_ns           the first step boundary at or after this gives it a token
-    """
+    def render_metrics(
+        self, now_ns: int, compat: bool = False, openmetrics: bool = False, answers: Answers | None = None
+    ) -> bytes:
+        """The metrics page as of `now_ns` (`exposition.render`)."""
+        from cadenza.engine.exposition import render  # 60 ms of prometheus_client, for those who ask for the page
 
-    output_tokens: int
-    quantile: float
-    due_ns: int
-    whole_ns: int
-    joins_ns: int = 0
-    produced: int = 0
-
-
-class Instance:
-    """One model's engine.
-
-    Prefill shares the machine: a request has a remaining fraction of its own TTFT, which falls at the rate
-    1 / TTFT(C) as C, the number in the system, changes. Requests that arrive together all get TTFT(C) of them all.
-
-    Decode is stepped: a step's length is fixed at its start, from C then, and at its end every request that has
-    joined gets one token. A request joins at the first boundary at least half a step after its first token, so that
-    the gap to its second is a step on average. With nobody decoding the clock stops; the next first token starts it.
-    """
-
-    def __init__(self, law: TimingLaw, model: str, seed: int) -> None:
-        self._law = law
-        self._model = model
-        self._ttft_deck = Deck(f"{seed} ttft {model}")
-        self._step_deck = Deck(f"{seed} step {model}")
-        self._prefilling: dict[int, _Running] = {}
-        self._decoding: dict[int, _Running] = {}
-        self._now_ns = 0
-        self._stale = False
-        self._first_ns: int | None = None
-        self._boundary_ns: int | None = None
-        self._step_ns = 0
-        self._tokens: list[Token] = []
-
-    @property
-    def in_system(self) -> int:
-        return len(self._prefilling) + len(self._decoding)
-
-    def submit(self, request_id: int, output_tokens: int, now_ns: int) -> None:
-        self._catch_up(now_ns)
-        quantile = self._ttft_deck.draw()
-        whole = self._law.ttft_ns(self._model, self.in_system + 1, quantile)
-        self._prefilling[request_id] = _Running(output_tokens, quantile, self._now_ns + whole, whole)
-        self._stale = True
-
-    def abort(self, request_id: int, now_ns: int) -> None:
-        self._catch_up(now_ns)
-        self._tokens = [token for token in self._tokens if token.request_id != request_id]
-        self._prefilling.pop(request_id, None)
-        self._decoding.pop(request_id, None)
-        self._stale = True
-        self._stop_if_idle()
-
-    def next_ns(self) -> int | None:
-        if self._tokens:
-            return self._tokens[0].at_ns
-        return self._event_ns()
-
-    def advance(self, now_ns: int) -> list[Token]:
-        self._run(now_ns)
-        tokens, self._tokens = self._tokens, []
-        return tokens
-
-    def _catch_up(self, now_ns: int) -> None:
-        # At the same instant there is nothing to catch up with, and a burst is then priced once, not once each.
-        if now_ns > self._now_ns:
-            self._run(now_ns)
-
-    def _run(self, now_ns: int) -> None:
-        while (due := self._event_ns()) is not None and due <= now_ns:
-            self._now_ns = due
-            if due == self._boundary_ns:
-                self._end_step()
-            else:
-                self._end_prefills()
-        self._now_ns = max(self._now_ns, now_ns)
-
-    def _event_ns(self) -> int | None:
-        if self._stale:
-            self._reprice()
-        if self._first_ns is None or self._boundary_ns is None:
-            return self._boundary_ns if self._first_ns is None else self._first_ns
-        return min(self._first_ns, self._boundary_ns)
-
-    def _reprice(self) -> None:
-        self._stale = False
-        in_system = self.in_system
-        for running in self._prefilling.values():
-            whole = self._law.ttft_ns(self._model, in_system, running.quantile)
-            running.due_ns = self._now_ns + (running.due_ns - self._now_ns) * whole // running.whole_ns
-            running.whole_ns = whole
-        self._first_ns = min((running.due_ns for running in self._prefilling.values()), default=None)
-
-    def _end_prefills(self) -> None:
-        now = self._now_ns
-        for request_id in [key for key, running in self._prefilling.items() if running.due_ns <= now]:
-            running = self._prefilling.pop(request_id)
-            self._produce(request_id, running)
-            if running.produced < running.output_tokens:
-                running.joins_ns = now + (self._step_ns + 1) // 2
-                self._decoding[request_id] = running
-        self._stale = True
-        if self._decoding and self._boundary_ns is None:
-            self._begin_step()
-
-    def _end_step(self) -> None:
-        for request_id, running in list(self._decoding.items()):
-            if running.joins_ns <= self._now_ns:
-                self._produce(request_id, running)
-                if running.produced == running.output_tokens:
-                    del self._decoding[request_id]
-                    self._stale = True
-        if not self._stop_if_idle():
-            self._begin_step()
-
-    def _produce(self, request_id: int, running: _Running) -> None:
-        running.produced += 1
-        is_last = running.produced == running.output_tokens
-        self._tokens.append(Token(request_id, running.produced, is_last, self._now_ns))
-
-    def _begin_step(self) -> None:
-        self._step_ns = self._law.step_ns(self._model, self.in_system, self._step_deck.draw())
-        self._boundary_ns = self._now_ns + self._step_ns
-
-    def _stop_if_idle(self) -> bool:
-        if self._decoding:
-            return False
-        self._boundary_ns = None
-        self._step_ns = 0
-        return True
+        for instance in self.instances.values():
+            instance.clock.run(now_ns)
+        return render([instance.read() for instance in self.instances.values()], compat, openmetrics, answers)

@@ -11,10 +11,10 @@ from cadenza import __version__
 from cadenza.clock import NS_PER_S
 from cadenza.engine.answer import Answer, models_body
 from cadenza.engine.ask import RefusalError, read_ask
+from cadenza.engine.build import build_core
 from cadenza.engine.core import Core
 from cadenza.engine.http import CONTINUE, BadRequestError, Call, Parser, json_bytes, stream_head, whole
 from cadenza.engine.profile import Profile
-from cadenza.engine.timing import Calibrated
 
 _COMPLETIONS = {"/v1/chat/completions": True, "/v1/completions": False}
 
@@ -46,7 +46,7 @@ class Face:
         core: Core | None = None,
     ) -> None:
         self._profile = profile
-        self._core = core or Core(Calibrated(profile), tuple(model.name for model in profile.models), seed)
+        self._core = core or build_core(profile, seed=seed)
         self._api_key = api_key.encode() if api_key else None
         self._epoch_s = epoch_s
         self._links: dict[int, _Link] = {}
@@ -160,7 +160,8 @@ class Face:
         request_id = link.request_id = self._requests
         created = self._epoch_s + self._now_ns // NS_PER_S
         self._answers[request_id] = (connection, Answer(ask, request_id, created, call.chunked))
-        self._core.submit(request_id, ask.model, ask.prompt_tokens, ask.output_tokens, self._now_ns)
+        prompt = range(request_id << 20, (request_id << 20) + ask.prompt_tokens)
+        self._core.submit(request_id, ask.model, prompt, ask.output_tokens, self._now_ns)
         if not ask.stream:
             return b""
         link.keep_alive = call.keep_alive and call.chunked

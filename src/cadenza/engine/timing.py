@@ -1,25 +1,30 @@
-"""Timing laws: how long a prefill and a decode step last. Pure: chance comes in as a quantile, drawn from a `Deck`."""
+"""What a timing law is, and how chance comes into it: as a quantile, dealt from a `Deck`. The laws are in `laws/`."""
 
-import math
 import random
 from typing import NamedTuple, Protocol
 
-from cadenza.clock import NS_PER_MS
-from cadenza.engine.profile import Profile
+from cadenza.hardware.batch import Batch
 
-_TILES = 32
-_HINGE = 8
+_LEVELS = 5
+_TILES = 1 << _LEVELS
 
 
 class TimingLaw(Protocol):
     """Time as a function of load; `quantile` in (0, 1) says how slow, among its like, this one is."""
 
-    def ttft_ns(self, model: str, in_system: int, quantile: float) -> int:
-        """Arrival to first token, in ns, while `in_system` requests (this one included) are in the system."""
+    def step_ns(self, batch: Batch, quantile: float) -> int:
+        """One forward pass, in ns: the gap between two tokens of every sequence that decodes in it."""
         ...
 
-    def step_ns(self, model: str, in_system: int, quantile: float) -> int:
-        """One decode step, in ns: the gap between two tokens of every request that decodes."""
+    def prefill_ns(self, prompt_tok: int, in_system: int, quantile: float) -> int | None:
+        """Admission to first token, in ns, where the prefill runs beside the steps of the other sequences.
+
+        `in_system` counts the admitted, this one included. None: the prefill is part of the steps.
+        """
+        ...
+
+    def request_ns(self) -> int:
+        """A request's arrival to the moment that the scheduler knows of it, in ns, once; steps go on meanwhile."""
         ...
 
 
@@ -46,64 +51,39 @@ def shape(mean: float, p50: float, p99: float) -> Shape:
     return Shape(low=4 - 2 * median - high, median=median, high=high)
 
 
+def between(shapes: list[tuple[float, Shape]], at: float) -> Shape:
+    """The shape at `at`: interpolated linearly between its neighbours, kept beyond the first and the last."""
+    below_at, below = shapes[0]
+    for here_at, here in shapes:
+        if here_at >= at:
+            if here_at in (below_at, at):
+                return here
+            share = (at - below_at) / (here_at - below_at)
+            return Shape(*(lo + share * (hi - lo) for lo, hi in zip(below, here, strict=True)))
+        below_at, below = here_at, here
+    return below
+
+
 class Deck:
-    """Quantiles dealt without replacement: the midpoints of 32 equal strata, over and over in one shuffled order.
+    """Quantiles dealt without replacement: the midpoints of 32 equal strata, over and over in one scrambled order.
 
     Any 32 draws in a row hold each stratum once, and a `Shape` is linear in every one, so their mean is the law's
-    own: a short run shows the mean, and chance only decides the order.
+    own: a short run shows the mean, and chance only decides the order. The order is a van der Corput sequence under
+    nested scrambling (Owen, "Randomly permuted (t,m,s)-nets", 1995): of any 2, 4, 8 or 16 draws from a multiple of
+    that number on, each falls into another half, quarter, … So a run cut anywhere is off by little.
     """
 
     def __init__(self, seed: str) -> None:
-        self._order = [(tile + 0.5) / _TILES for tile in range(_TILES)]
-        random.Random(seed).shuffle(self._order)
+        flip = random.Random(seed).getrandbits
+        flips = [[flip(1) for _ in range(1 << level)] for level in range(_LEVELS)]
+        self._order = []
+        for at in range(_TILES):
+            tile = 0
+            for level in range(_LEVELS):
+                tile = 2 * tile + ((at >> level & 1) ^ flips[level][at & ((1 << level) - 1)])
+            self._order.append((tile + 0.5) / _TILES)
         self._dealt = 0
 
     def draw(self) -> float:
         self._dealt += 1
         return self._order[(self._dealt - 1) % _TILES]
-
-
-class Calibrated:
-    """The law fitted to a profile's published sweep ("fit B"), with the sweep's own spread around it.
-
-        TPOT(C) = t0 · (1 + q · max(0, C − 8) / 8) · (1 + b if C = 2)
-        TTFT(C) = alpha · t0 · (1 + beta · (√C − 1))
-
-    The fit's third part, phi, is the share of a run that its client's window saw: no business of a server's.
-    Shapes are interpolated linearly in C between published rows, and kept beyond the first and the last.
-    """
-
-    def __init__(self, profile: Profile, noise: bool = True) -> None:
-        self._law = profile.law
-        self._models = {model.name: model for model in profile.models}
-        self._ttft_shapes = {m.name: [(row.concurrency, shape(*row.ttft_ms)) for row in m.rows] for m in profile.models}
-        self._step_shapes = {m.name: [(row.concurrency, shape(*row.tpot_ms)) for row in m.rows] for m in profile.models}
-        self._noise = noise
-
-    def ttft_ns(self, model: str, in_system: int, quantile: float) -> int:
-        mean_ms = self._law.ttft_steps * self._models[model].t0_ms
-        mean_ms *= 1 + self._law.ttft_growth * (math.sqrt(in_system) - 1)
-        return self._spread(mean_ms, self._ttft_shapes[model], in_system, quantile)
-
-    def step_ns(self, model: str, in_system: int, quantile: float) -> int:
-        mean_ms = self._models[model].t0_ms
-        mean_ms *= 1 + self._models[model].growth * max(0, in_system - _HINGE) / _HINGE
-        if in_system == 2:
-            mean_ms *= 1 + self._law.pair_bump
-        return self._spread(mean_ms, self._step_shapes[model], in_system, quantile)
-
-    def _spread(self, mean_ms: float, shapes: list[tuple[int, Shape]], in_system: int, quantile: float) -> int:
-        factor = _between(shapes, in_system).at(quantile) if self._noise else 1.0
-        return round(mean_ms * factor * NS_PER_MS)
-
-
-def _between(shapes: list[tuple[int, Shape]], in_system: int) -> Shape:
-    below_at, below = shapes[0]
-    for at, here in shapes:
-        if at >= in_system:
-            if at in (in_system, below_at):
-                return here
-            share = (in_system - below_at) / (at - below_at)
-            return Shape(*(lo + share * (hi - lo) for lo, hi in zip(below, here, strict=True)))
-        below_at, below = at, here
-    return below

@@ -23,7 +23,8 @@ class Client:
         self._timeouts = timeouts
         self._flying: dict[int, Exchange] = {}
         self._idle: dict[int, int] = {}  # connection → target, in the order of becoming idle
-        self._deadlines: list[tuple[int, int]] = []  # (when to look, connection); stale entries are skipped
+        # (when to look, connection, when the exchange was sent); where that has ended, the entry is stale and skipped
+        self._deadlines: list[tuple[int, int, int]] = []
 
     @property
     def in_flight(self) -> int:
@@ -88,7 +89,7 @@ class Client:
 
     def _dispatch(self, exchange: Exchange, connection: int) -> None:
         self._flying[connection] = exchange
-        heapq.heappush(self._deadlines, (exchange.next_look_ns(exchange.sent_ns), connection))
+        heapq.heappush(self._deadlines, (exchange.next_look_ns(exchange.sent_ns), connection, exchange.sent_ns))
         self._transport.send(connection, exchange.outgoing.data)
 
     def _drop_idle(self, connection: int) -> None:
@@ -127,9 +128,9 @@ class Client:
         ended = []
         now_ns = self.now_ns()
         while self._deadlines and self._deadlines[0][0] <= now_ns:
-            _, connection = heapq.heappop(self._deadlines)
+            _, connection, sent_ns = heapq.heappop(self._deadlines)
             exchange = self._flying.get(connection)
-            if exchange is None:
+            if exchange is None or exchange.sent_ns != sent_ns:
                 continue
             exchange.check_deadline(now_ns)
             if exchange.finished:
@@ -137,5 +138,5 @@ class Client:
                 self._transport.close(connection)
                 ended.append(exchange)
             else:
-                heapq.heappush(self._deadlines, (exchange.next_look_ns(now_ns), connection))
+                heapq.heappush(self._deadlines, (exchange.next_look_ns(now_ns), connection, sent_ns))
         return ended

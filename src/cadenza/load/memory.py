@@ -55,29 +55,31 @@ class MemoryTransport:
             self._peer.receive(connection, data, self.clock.now_ns())
 
     def poll(self, until_ns: int) -> list[Arrival]:
-        if not self._due:
-            due_ns = self._peer.next_ns()
-            self.clock.advance_to(until_ns if due_ns is None else min(due_ns, until_ns))
-            self._collect()
-        now = self.clock.now_ns()
-        arrived, self._due = self._due, []
-        return [(connection, now, payload, 0) for connection, payload in arrived]
+        now_ns = self.clock.now_ns()
+        if self._due:
+            due, self._due = self._due, []
+            return [(connection, now_ns, payload, 0) for connection, payload in due]
+        due_ns = self._peer.next_ns()
+        if due_ns is None or due_ns > max(until_ns, now_ns):
+            self.clock.advance_to(until_ns)
+            return []
+        self.clock.advance_to(due_ns)
+        return self._take()
 
     def close(self, connection: int) -> None:
         if connection in self._open:
             self._open.discard(connection)
             self._peer.receive(connection, b"", self.clock.now_ns())
 
-    def _collect(self) -> None:
-        now = self.clock.now_ns()
-        due_ns = self._peer.next_ns()
-        if due_ns is None or due_ns > now:
-            return
-        for connection, data in self._peer.take(now):
-            if connection not in self._open:
+    def _take(self) -> list[Arrival]:
+        now_ns, is_open = self.clock.now_ns(), self._open
+        arrived: list[Arrival] = []
+        for connection, data in self._peer.take(now_ns):
+            if connection not in is_open:
                 continue
             if data is None:
-                self._open.discard(connection)
-                self._due.append((connection, Closed(clean=True, reason="closed by the server")))
+                is_open.discard(connection)
+                arrived.append((connection, now_ns, Closed(clean=True, reason="closed by the server"), 0))
             else:
-                self._due.append((connection, data))
+                arrived.append((connection, now_ns, data, 0))
+        return arrived

@@ -24,6 +24,10 @@ class Target(NamedTuple):
         return self.prefix + path
 
 
+# The embedded engine in this very process (`load.memory`): there is nothing to look up.
+IN_PROCESS = Target("the embedded engine", Origin("engine", ("127.0.0.1", 0)), "engine", "")
+
+
 def resolve(url: str) -> Target:
     """Look the host up and keep the first of its addresses that takes a connection (localhost may have two).
 

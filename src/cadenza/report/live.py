@@ -14,11 +14,17 @@ _EVERY_S = 0.25
 
 
 class Progress:
-    """A line that changes on a terminal, and a line for each finished point anywhere; nothing where `quiet`."""
+    """A line that changes on a terminal, and a line for each finished point anywhere; nothing where `quiet`.
 
-    def __init__(self, stream: TextIO, *, quiet: bool = False, now_s: Callable[[], float] = monotonic) -> None:
+    virtual   the run's clock is not the user's: how far it has come is shown, too, and what is left is an estimate
+    """
+
+    def __init__(
+        self, stream: TextIO, *, quiet: bool = False, virtual: bool = False, now_s: Callable[[], float] = monotonic
+    ) -> None:
         self._stream = stream
         self._quiet = quiet
+        self._virtual = virtual
         self._live = not quiet and stream.isatty()
         self._now_s = now_s
         self._head = ""
@@ -64,11 +70,15 @@ class Progress:
         # On the run's own clock, which may be faster than real time.
         span_ns = last_ns - self._point.start_ns if self._point.start_ns is not None else 0
         pace = f"  {tokens * NS_PER_S / span_ns:.1f} tok/s" if span_ns > 0 else ""
-        return f"{self._head}  {ended}{of}{pace}{wrong}{self._left(elapsed_s)}"
+        span_s = span_ns / NS_PER_S
+        at = f"  at {_clock(span_s)} of virtual time" if self._virtual else ""
+        return f"{self._head}  {ended}{of}{pace}{wrong}{at}{self._left(elapsed_s, span_s)}"
 
-    def _left(self, elapsed_s: float) -> str:
-        if self._duration_s is not None:
+    def _left(self, elapsed_s: float, span_s: float) -> str:
+        if self._duration_s is not None and not self._virtual:
             left_s = max(0.0, self._duration_s - elapsed_s)
+        elif self._duration_s is not None and span_s > 0:
+            left_s = elapsed_s * max(0.0, self._duration_s / span_s - 1)
         elif self._planned is not None and (ended := self._tally.ended):
             left_s = elapsed_s / ended * (self._planned - ended)
         else:
@@ -88,3 +98,8 @@ class Progress:
             self._stream.flush()
         except OSError:
             self._quiet, self._live = True, False
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

@@ -25,6 +25,8 @@ MAX_CEILING_SHARE = 0.8
 
 def check_client(point: Point, columns: Columns) -> list[Check]:
     """What `cadenza check` says of the client, in the order in which it is read."""
+    if point.virtual:
+        return _check_rate(point, columns)
     return [
         *_check_dispatch(point, columns),
         *_check_rate(point, columns),

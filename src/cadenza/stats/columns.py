@@ -58,8 +58,11 @@ class Columns(msgspec.Struct, kw_only=True, frozen=True):
         origin = min((row.intended_ns for row in rows), default=0)
         counts = np.array([len(row.event_ns) for row in rows], dtype=np.int64)
         start = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-        event_ns = np.fromiter((ns for row in rows for ns in row.event_ns), np.int64, int(start[-1]))
-        tokens = [_event_tokens(row) for row in rows]
+        events = int(start[-1])
+        event_ms = (np.fromiter((ns for row in rows for ns in row.event_ns), np.int64, events) - origin) / NS_PER_MS
+        event_tok = np.empty(events)  # filled in place: a long run has millions
+        for row, begin, end in zip(rows, start[:-1].tolist(), start[1:].tolist(), strict=True):
+            event_tok[begin:end] = _event_tokens(row)
         return cls(
             origin_ns=origin,
             index=np.array([row.index for row in rows], dtype=np.int64),
@@ -76,8 +79,8 @@ class Columns(msgspec.Struct, kw_only=True, frozen=True):
             aimed_tok=_counts([row.aimed_prompt_tokens for row in rows]),
             output_tok=np.array([row.output_tokens or 0 for row in rows], dtype=np.int64),
             told=np.array([row.token_source == "usage" for row in rows], dtype=bool),
-            event_ms=(event_ns - origin) / NS_PER_MS,
-            event_tok=np.concatenate([np.zeros(0), *tokens]),
+            event_ms=event_ms,
+            event_tok=event_tok,
             event_start=start,
         )
 

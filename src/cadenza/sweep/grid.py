@@ -39,6 +39,7 @@ def _point(spec: Spec, index: int, model: str, repeat: int, concurrency: int | N
         planned=planned,
         duration_s=spec.duration_s,
         warmup=_warmup(spec, concurrency, rate_per_s),
+        virtual=spec.virtual,
     )
 
 

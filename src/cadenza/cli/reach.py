@@ -1,0 +1,79 @@
+"""The way to the server: over sockets and in real time, or in this very process and in virtual time."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import NamedTuple
+
+from cadenza.clock import Anchor, MonotonicClock, anchor
+from cadenza.engine import child, profile
+from cadenza.engine.build import build_core
+from cadenza.engine.face import Face
+from cadenza.load.memory import MemoryTransport, Peer
+from cadenza.load.sockets import SocketTransport
+from cadenza.load.target import IN_PROCESS, resolve
+from cadenza.load.tls import tls_context
+from cadenza.load.transport import Transport
+from cadenza.record import Point
+from cadenza.spec import Credentials, Spec
+from cadenza.store.environment import usable_cores
+from cadenza.store.manifest import Server
+from cadenza.sweep.plan import Phrasing
+from cadenza.sweep.preflight import examine
+from cadenza.sweep.workers import count_workers, is_here
+
+
+class Reached(NamedTuple):
+    """A server that has answered the preflight; the rest is what `sweep.run.Runner` takes.
+
+    anchor           of the transport's clock; virtual time began at 0, before the preflight
+    make_transport   for a process of its own; None: there is only this one
+    """
+
+    server: Server
+    phrasing: Phrasing
+    transport: Transport
+    anchor: Anchor
+    make_transport: Callable[[], SocketTransport] | None
+    count_workers: Callable[[Point], int]
+
+
+def reach(spec: Spec, credentials: Credentials, stack: ExitStack) -> Reached:
+    """Find the spec's server, or start its engine, and ask it what it is; `stack` closes what was opened.
+
+    Raises what `examine` raises, and CadenzaError for an engine that does not start.
+    """
+    if spec.engine is not None:
+        credentials = Credentials()  # a key is for servers out there
+    return _in_memory(spec, credentials) if spec.virtual else _over_sockets(spec, credentials, stack)
+
+
+def virtual_engine(spec: Spec) -> Peer:
+    """The engine of `spec`, without its sockets. UsageError: no such profile, or it has no data for the timing law."""
+    assert spec.engine is not None
+    found = profile.load(spec.engine)
+    return Face(found, core=build_core(found, spec.timing))
+
+
+def _in_memory(spec: Spec, credentials: Credentials) -> Reached:
+    transport = MemoryTransport(virtual_engine(spec))
+    began = anchor(transport.clock)
+    phrasing = Phrasing(spec, credentials, [IN_PROCESS])
+    server = examine(transport, phrasing, spec, credentials)
+    return Reached(server, phrasing, transport, began, None, lambda point: 1)
+
+
+def _over_sockets(spec: Spec, credentials: Credentials, stack: ExitStack) -> Reached:
+    urls = spec.urls
+    if spec.engine is not None:
+        urls = (stack.enter_context(child.start(spec.engine, spec.speed, spec.timing)).url,)
+    targets = [resolve(url) for url in urls]
+    make_context = partial(tls_context, spec.verify_tls)
+    phrasing = Phrasing(spec, credentials, targets)
+    with SocketTransport(make_context=make_context) as transport:
+        server = examine(transport, phrasing, spec, credentials)
+    clock = MonotonicClock(spec.speed)
+    make_transport = partial(SocketTransport, clock, make_context)
+    workers = partial(count_workers, spec, cores=usable_cores(), server_here=is_here(targets))
+    transport = stack.enter_context(make_transport())
+    return Reached(server, phrasing, transport, anchor(clock), make_transport, workers)
