@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 from cadenza.engine import server as server_module
+from cadenza.engine.face import Face
 from cadenza.engine.profile import load
 from cadenza.engine.server import listen, serve
 from cadenza.errors import UsageError
@@ -33,7 +34,7 @@ def running(speed: float, host: str = "127.0.0.1") -> Iterator[tuple[str, int]]:
         up.set()
 
     thread = threading.Thread(
-        target=serve, args=(PROFILE, host, 0, speed), kwargs={"ready": ready, "stop": done.is_set}
+        target=serve, args=(Face(PROFILE), host, 0, speed), kwargs={"ready": ready, "stop": done.is_set}
     )
     thread.start()
     try:
@@ -160,5 +161,5 @@ def test_listening_beyond_loopback_is_warned_of(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_stop_it_cleanly(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    serve(PROFILE, "127.0.0.1", 0, 1.0, ready=lambda url: os.kill(os.getpid(), number))
+    serve(Face(PROFILE), "127.0.0.1", 0, 1.0, ready=lambda url: os.kill(os.getpid(), number))
     assert signal.getsignal(number) is before

@@ -64,7 +64,7 @@ def test_asynchronously_an_arrival_during_step_k_takes_part_in_k_plus_2() -> Non
 
 
 def test_a_long_prompt_is_cut_by_the_budget_and_the_decodes_go_first() -> None:
-    core = core_of(async_scheduling=False, max_num_batched_tokens=33)
+    core = core_of(async_scheduling=False, max_num_batched_tokens=33, max_num_seqs=4)
     core.submit(1, "m", range(10), 5, now_ns=0)
     core.submit(2, "m", range(100, 164), 1, now_ns=1 * MS)
     # 32 of the 33 tokens of a step are the prompt's, one is the decode's: 42 ms, twice.

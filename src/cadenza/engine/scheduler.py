@@ -190,12 +190,12 @@ class Scheduler:
         """`count` more tokens of `sequence` are known; its last one releases it."""
         sequence.produced += count
         if self.limits.enable_prefix_caching:
-            if sequence.tokens // self.limits.block_size > len(sequence.hashes):
+            if len(sequence.prompt) + sequence.produced >= (len(sequence.hashes) + 1) * self.limits.block_size:
                 self._hash(sequence)
             # Only the asynchronous scheduler does so here; the other registers with the next allocation.
             if sequence.running and self.limits.async_scheduling:
                 self._register(sequence, sequence.computed - sequence.pending)
-        if sequence.ended:
+        if sequence.produced >= sequence.output_tokens:
             del self._by_id[sequence.id]
             (self.running if sequence.running else self.waiting).remove(sequence)
             self._release(sequence)
@@ -204,10 +204,25 @@ class Scheduler:
         limits = self.limits
         threshold = self._threshold = self._prompt_threshold()
         self._prompt_goes_on = False
-        at = 0
+        at, size, works = 0, limits.block_size, step.works
         while at < len(self.running) and budget > 0:
             sequence = self.running[at]
-            tokens = len(sequence.prompt) + sequence.produced + sequence.drafts + sequence.pending - sequence.computed
+            known = len(sequence.prompt) + sequence.produced
+            start = sequence.computed
+            tokens = known + sequence.drafts + sequence.pending - start
+            if (
+                tokens == 1
+                and not sequence.pending
+                and not sequence.mid_prompt
+                and not sequence.held
+                and start < len(sequence.blocks) * size
+                and known < (sequence.registered + 1) * size
+            ):
+                # What nearly every step is: one token of a sequence whose last block has room. No more than it needs.
+                works.append(Work(sequence, 1, 0, True, start))
+                budget -= 1
+                at += 1
+                continue
             if tokens > 1:
                 if 0 < threshold < tokens:
                     tokens = threshold
@@ -220,7 +235,7 @@ class Scheduler:
                 if victim is sequence:
                     return budget
             self._prompt_goes_on |= sequence.mid_prompt
-            step.works.append(self._work(sequence, tokens))
+            works.append(self._work(sequence, tokens))
             budget -= tokens
             at += 1
         return budget

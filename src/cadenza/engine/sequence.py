@@ -35,6 +35,29 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     stream_interval: int = 1
     watermark: float = 0.0
 
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "stream_interval"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is at least 1")
+        for name in ("long_prefill_token_threshold", "num_speculative_tokens"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is not negative")
+        for name in ("acceptance", "watermark"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} lies between 0 and 1")
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ValueError("gpu_memory_utilization lies above 0 and is 1 at most")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) is less than max_num_seqs "
+                f"({self.max_num_seqs}): each sequence needs a token a step"
+            )
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
+            raise ValueError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) is less than max_model_len "
+                f"({self.max_model_len}), and without chunked prefill a prompt has to fit into one step"
+            )
+
 
 class Sequence(msgspec.Struct, kw_only=True, eq=False):
     """A request's state. Times are engine nanoseconds; 0 until they have happened.

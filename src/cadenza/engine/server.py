@@ -13,7 +13,6 @@ from contextlib import contextmanager
 
 from cadenza.clock import NS_PER_S
 from cadenza.engine.face import Face
-from cadenza.engine.profile import Profile
 from cadenza.errors import UsageError
 
 _READ_BYTES = 64 << 10
@@ -40,8 +39,11 @@ class _Link:
 class Server:
     """A reactor over one listening socket. Engine time is monotonic time since its start, times `speed`."""
 
-    def __init__(self, face: Face, listener: socket.socket, speed: float) -> None:
+    def __init__(
+        self, face: Face, listener: socket.socket, speed: float, tick: Callable[[int], None] | None = None
+    ) -> None:
         self._face = face
+        self._tick = tick
         self._speed = speed
         self._start_ns = time.monotonic_ns()
         self._selector = selectors.DefaultSelector()
@@ -52,7 +54,7 @@ class Server:
         self._count = 0
 
     def run(self, stop: Callable[[], bool]) -> None:
-        """Serve until `stop()`, which is asked ten times a second."""
+        """Serve until `stop()`, which is asked ten times a second; `tick` is told the engine's time as often."""
         asked_ns = 0
         while True:
             now = time.monotonic_ns()
@@ -60,6 +62,8 @@ class Server:
                 if stop():
                     return
                 asked_ns = now
+                if self._tick is not None:
+                    self._tick(self._engine_ns())
             due = self._face.next_ns()
             if due is not None and due <= self._engine_ns():
                 self._say(self._face.take(self._engine_ns()))
@@ -213,24 +217,24 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def serve(
-    profile: Profile,
+    face: Face,
     host: str,
     port: int,
     speed: float,
-    api_key: str | None = None,
     ready: Callable[[str], None] = lambda url: None,
     stop: Callable[[], bool] = lambda: False,
+    tick: Callable[[int], None] | None = None,
 ) -> None:
-    """Serve `profile` until SIGINT, SIGTERM or `stop()`; `ready` is told the URL once connections are taken.
+    """Serve `face` until SIGINT, SIGTERM or `stop()`; `ready` is told the URL once connections are taken.
 
-    `port` 0 takes a free one. Raises UsageError where it cannot listen.
+    `port` 0 takes a free one; `tick` see `Server.run`. Raises UsageError where it cannot listen.
     """
     listener = listen(host, port)
     address = listener.getsockname()
     name = f"[{address[0]}]" if listener.family == socket.AF_INET6 else address[0]
     if not ipaddress.ip_address(address[0].partition("%")[0]).is_loopback:
         print(f"warning: listening on {name}, where other machines can reach it", file=sys.stderr)
-    server = Server(Face(profile, api_key=api_key, epoch_s=int(time.time())), listener, speed)
+    server = Server(face, listener, speed, tick)
     try:
         with _signalled() as signalled:
             ready(f"http://{name}:{address[1]}")

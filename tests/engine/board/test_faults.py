@@ -72,8 +72,12 @@ def shape(text: str) -> str:
 
 @pytest.mark.parametrize(
     "lines",
-    [fall_off(seat(0, 1), 0x66A1), time_out(seat(1, 1), 2), shut_down(seat(0, 1))]
-    + [throttle(seat(1, 1), "WARN: GPU is throttled, expect performance decrease. thermal.")],
+    [
+        fall_off(seat(0, 1), 0x66A1),
+        time_out(seat(1, 1), 2),
+        shut_down(seat(0, 1)),
+        throttle(seat(1, 1), "WARN: GPU is throttled, expect performance decrease. thermal."),
+    ],
 )
 def test_every_line_has_the_form_of_one_in_the_sample_log(lines: list[Line]) -> None:
     sample = {shape(line.split("] ", 1)[1]) for line in LOG.read_text().splitlines()}

@@ -13,47 +13,43 @@ from cadenza.engine.board.card import Activity
 from cadenza.engine.board.metrics import LAYOUTS, encode
 
 DATA = Path(__file__).parents[2] / "data" / "sysfs"
-U8, U16, U32, U64 = ctypes.c_uint8, ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64
-HEAD = [("structure_size", U16), ("format_revision", U8), ("content_revision", U8)]
-CLOCKS = [(f"average_{n}_frequency", U16) for n in ["gfxclk", "socclk", "uclk", "vclk0", "dclk0", "vclk1", "dclk1"]]
-CLOCKS += [(f"current_{n}", U16) for n in ["gfxclk", "socclk", "uclk", "vclk0", "dclk0", "vclk1", "dclk1"]]
-TEMPERATURES = [(f"temperature_{n}", U16) for n in ["edge", "hotspot", "mem", "vrgfx", "vrsoc", "vrmem"]]
-ACTIVITY = [(f"average_{n}", U16) for n in ["gfx_activity", "umc_activity", "mm_activity", "socket_power"]]
-
-
-def struct_of(name: str, fields: list[tuple[str, Any]]) -> type[ctypes.LittleEndianStructure]:
-    return type(name, (ctypes.LittleEndianStructure,), {"_fields_": fields})
-
-
-STRUCTS = {
-    "v1_0": struct_of(
-        "v1_0",
-        [*HEAD, ("system_clock_counter", U64), *TEMPERATURES, *ACTIVITY, ("energy_accumulator", U32), *CLOCKS]
-        + [("throttle_status", U32), ("current_fan_speed", U16), ("pcie_link_width", U8), ("pcie_link_speed", U8)],
-    ),
-    "v1_3": struct_of(
-        "v1_3",
-        [*HEAD, *TEMPERATURES, *ACTIVITY, ("energy_accumulator", U64), ("system_clock_counter", U64), *CLOCKS]
-        + [("throttle_status", U32), ("current_fan_speed", U16), ("pcie_link_width", U16), ("pcie_link_speed", U16)]
-        + [("padding", U16), ("gfx_activity_acc", U32), ("mem_activity_acc", U32), ("temperature_hbm", U16 * 4)]
-        + [("firmware_timestamp", U64), ("voltage_soc", U16), ("voltage_gfx", U16), ("voltage_mem", U16)]
-        + [("padding1", U16), ("indep_throttle_status", U64)],
-    ),
-    "v1_5": struct_of(
-        "v1_5",
-        [*HEAD, ("temperature_hotspot", U16), ("temperature_mem", U16), ("temperature_vrsoc", U16)]
-        + [("curr_socket_power", U16), ("average_gfx_activity", U16), ("average_umc_activity", U16)]
-        + [("vcn_activity", U16 * 4), ("jpeg_activity", U16 * 32), ("energy_accumulator", U64)]
-        + [("system_clock_counter", U64), ("throttle_status", U32), ("gfxclk_lock_status", U32)]
-        + [(f"{bus}_link_{what}", U16) for bus in ("pcie", "xgmi") for what in ("width", "speed")]
-        + [("gfx_activity_acc", U32), ("mem_activity_acc", U32), ("pcie_bandwidth_acc", U64)]
-        + [("pcie_bandwidth_inst", U64), ("pcie_l0_to_recov_count_acc", U64), ("pcie_replay_count_acc", U64)]
-        + [("pcie_replay_rover_count_acc", U64), ("pcie_nak_sent_count_acc", U32), ("pcie_nak_rcvd_count_acc", U32)]
-        + [("xgmi_read_data_acc", U64 * 8), ("xgmi_write_data_acc", U64 * 8), ("firmware_timestamp", U64)]
-        + [("current_gfxclk", U16 * 8), ("current_socclk", U16 * 4), ("current_vclk0", U16 * 4)]
-        + [("current_dclk0", U16 * 4), ("current_uclk", U16), ("padding", U16)],
-    ),
+# Fields in the kernel's order, by type; ctypes finds the offsets.
+KINDS = {"u8": ctypes.c_uint8, "u16": ctypes.c_uint16, "u32": ctypes.c_uint32, "u64": ctypes.c_uint64}
+_HEAD = "u16 structure_size u8 format_revision content_revision "
+_TEMPERATURES = " ".join(f"temperature_{part}" for part in ("edge", "hotspot", "mem", "vrgfx", "vrsoc", "vrmem")) + " "
+_DOMAINS = ("gfxclk", "socclk", "uclk", "vclk0", "dclk0", "vclk1", "dclk1")
+_CLOCKS = " ".join([*(f"average_{d}_frequency" for d in _DOMAINS), *(f"current_{d}" for d in _DOMAINS)]) + " "
+_ACTIVITY = "average_gfx_activity average_umc_activity average_mm_activity average_socket_power "
+FIELDS = {
+    "v1_0": f"{_HEAD} u64 system_clock_counter u16 {_TEMPERATURES}{_ACTIVITY} u32 energy_accumulator u16 {_CLOCKS}"
+    "u32 throttle_status u16 current_fan_speed u8 pcie_link_width pcie_link_speed",
+    "v1_3": f"{_HEAD} u16 {_TEMPERATURES}{_ACTIVITY} u64 energy_accumulator system_clock_counter u16 {_CLOCKS}"
+    "u32 throttle_status u16 current_fan_speed pcie_link_width pcie_link_speed padding "
+    "u32 gfx_activity_acc mem_activity_acc u16 temperature_hbm*4 u64 firmware_timestamp "
+    "u16 voltage_soc voltage_gfx voltage_mem padding1 u64 indep_throttle_status",
+    "v1_5": f"{_HEAD} u16 temperature_hotspot temperature_mem temperature_vrsoc curr_socket_power "
+    "average_gfx_activity average_umc_activity vcn_activity*4 jpeg_activity*32 "
+    "u64 energy_accumulator system_clock_counter u32 throttle_status gfxclk_lock_status "
+    "u16 pcie_link_width pcie_link_speed xgmi_link_width xgmi_link_speed u32 gfx_activity_acc mem_activity_acc "
+    "u64 pcie_bandwidth_acc pcie_bandwidth_inst pcie_l0_to_recov_count_acc pcie_replay_count_acc "
+    "pcie_replay_rover_count_acc u32 pcie_nak_sent_count_acc pcie_nak_rcvd_count_acc "
+    "u64 xgmi_read_data_acc*8 xgmi_write_data_acc*8 firmware_timestamp "
+    "u16 current_gfxclk*8 current_socclk*4 current_vclk0*4 current_dclk0*4 current_uclk padding",
 }
+
+
+def struct_of(version: str) -> type[ctypes.LittleEndianStructure]:
+    fields, kind = [], KINDS["u8"]
+    for word in FIELDS[version].split():
+        name, _, length = word.partition("*")
+        if word in KINDS:
+            kind = KINDS[word]
+        else:
+            fields.append((name, kind * int(length) if length else kind))
+    return type(version, (ctypes.LittleEndianStructure,), {"_fields_": fields})
+
+
+STRUCTS = {version: struct_of(version) for version in FIELDS}
 
 
 def decode(version: str, data: bytes) -> dict[str, Any]:

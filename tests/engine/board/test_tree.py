@@ -1,6 +1,5 @@
 """The files against the sample trees: same names, same forms; and how they are written."""
 
-import os
 import re
 import threading
 from pathlib import Path
@@ -115,6 +114,7 @@ def test_values_follow_the_board(tmp_path: Path) -> None:
         rx + "mem_info_vram_used": (b"0\n", b"2147483648\n"),
         mi50 + "pp_dpm_sclk": (b"0: 930Mhz *\n1: 1000Mhz\n2: 1725Mhz\n", b"0: 930Mhz\n1: 1000Mhz\n2: 1725Mhz *\n"),
         rx + "pp_dpm_sclk": (b"0: 500Mhz *\n1: 1580Mhz\n2: 2660Mhz\n", b"0: 500Mhz\n1: 2312Mhz *\n2: 2660Mhz\n"),
+        mi50 + "pp_dpm_mclk": (b"0: 350Mhz *\n1: 800Mhz\n2: 1000Mhz\n", b"0: 350Mhz\n1: 800Mhz\n2: 1000Mhz *\n"),
         mi50 + "current_link_speed": (b"2.5 GT/s PCIe\n", b"16.0 GT/s PCIe\n"),
         mi50 + "hwmon/hwmon4/power1_average": (b"21000000\n", b"111000000\n"),  # 21 + 0.5 · 155 + 0.25 · 50
         mi50 + "hwmon/hwmon4/freq1_input": (b"930000000\n", b"1725000000\n"),
@@ -148,15 +148,15 @@ def test_only_files_whose_text_changed_are_written(tmp_path: Path) -> None:
     board = working(*PAIR)
     board.write(tmp_path / "board")
     sys = tmp_path / "board" / "sys"
-    before = {name: os.stat(sys / name).st_ino for name in files(sys)}
+    before = {name: (sys / name).stat().st_ino for name in files(sys)}
     board.write(tmp_path / "board")
-    assert {name: os.stat(sys / name).st_ino for name in files(sys)} == before
+    assert {name: (sys / name).stat().st_ino for name in files(sys)} == before
     texts = files(sys)
     board.advance(601 * SECOND, [card.working(0.5, 14 << 30) for card in board.cards])
     board.write(tmp_path / "board")
     now = files(sys)
     changed = {name for name in now if now[name] != texts[name]}
-    assert {name for name in now if os.stat(sys / name).st_ino != before[name]} == changed
+    assert {name for name in now if (sys / name).stat().st_ino != before[name]} == changed
     assert "class/drm/card1/device/gpu_busy_percent" in changed
     assert "class/drm/card1/device/vendor" not in changed
 

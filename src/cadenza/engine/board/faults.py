@@ -8,6 +8,7 @@ from cadenza.engine.board.state import Seat
 from cadenza.errors import UsageError
 
 Kind = Literal["overheat", "fallen-off", "ring-timeout", "kfd-oom"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 # From the first line of a ring timeout to the last of its reset, as in the sample log.
 RESET_US = 1_809_000
@@ -35,8 +36,8 @@ def parse_fault(text: str) -> Fault:
     """
     head, at, seconds = text.partition("@")
     kind, colon, card = head.partition(":")
-    if kind not in get_args(Kind):
-        raise UsageError(f"board fault '{text}': no fault is called '{kind}'; there are: {', '.join(get_args(Kind))}")
+    if kind not in KINDS:
+        raise UsageError(f"board fault '{text}': no fault is called '{kind}'; there are: {', '.join(KINDS)}")
     if colon and not (card.isascii() and card.isdigit()):
         raise UsageError(f"board fault '{text}': the card is a number from 0 on, not '{card}'")
     try:
@@ -45,7 +46,7 @@ def parse_fault(text: str) -> Fault:
         after_s = math.nan
     if not 0 <= after_s < math.inf:
         raise UsageError(f"board fault '{text}': after @ stands a time in seconds, as in @600s, not '{seconds}'")
-    return Fault(kind, int(card) if colon else 0, round(after_s * 1e9))  # type: ignore[arg-type]  # checked above
+    return Fault(kind, int(card) if colon else 0, round(after_s * 1e9))
 
 
 def stamp(at_ns: int, text: str) -> str:

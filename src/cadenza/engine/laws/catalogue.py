@@ -50,8 +50,12 @@ def make_law(profile: Profile, model: Model, timing: str | None = None) -> Timin
         law = LAWS[name](profile, model)
         if law is not None:
             return law
-    have = [name for name, make in LAWS.items() if make(profile, model) is not None]
     raise UsageError(
         f"the profile '{profile.name}' has no data for the timing law '{timing or 'any'}' of {model.name}; "
-        f"it has: {', '.join(have) or 'none'}"
+        f"it has: {', '.join(laws_of(profile, model)) or 'none'}"
     )
+
+
+def laws_of(profile: Profile, model: Model) -> list[str]:
+    """Names of the laws that there is data for."""
+    return [name for name, make in LAWS.items() if make(profile, model) is not None]
