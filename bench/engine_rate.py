@@ -48,7 +48,7 @@ def server_rate() -> float:
         up.set()
 
     server = threading.Thread(
-        target=serve, args=(load("mi50-rx6900xt"), "127.0.0.1", 0, 1e6, None, ready, done.is_set), daemon=True
+        target=serve, args=(Face(load("mi50-rx6900xt")), "127.0.0.1", 0, 1e6, ready, done.is_set), daemon=True
     )
     server.start()
     up.wait(10)

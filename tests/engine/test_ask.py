@@ -2,24 +2,34 @@
 
 import contextlib
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.engine.ask import Ask, RefusalError, read_ask
+from cadenza.engine.ask import Ask, UsageRules, read_ask
+from cadenza.engine.fields import RefusalError
 from cadenza.engine.profile import load
-from cadenza.engine.text import TEMPLATE_TOK_PER_MESSAGE
+from cadenza.engine.text import GENERATION_TOK, TEMPLATE_TOK_PER_MESSAGE, encode, encode_chat, salted
 
 PROFILE = load("mi50-rx6900xt")
 QWEN3, QWEN25, GEMMA = (model.name for model in PROFILE.models)
+NO_RULES = UsageRules()
 HI = [{"role": "user", "content": "hi there"}]
 
 
-def ask(chat: bool, body: object, content_type: str = "application/json") -> Ask:
+def ask(
+    chat: bool,
+    body: object,
+    content_type: str = "application/json",
+    headers: Mapping[str, str] = MappingProxyType({}),
+    rules: UsageRules = NO_RULES,
+) -> Ask:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return read_ask(PROFILE, chat, content_type, data)
+    return read_ask(PROFILE, chat, {"content-type": content_type, **headers}, data, rules)
 
 
 def refusal(chat: bool, body: object, content_type: str = "application/json") -> tuple[int, dict[str, Any]]:
@@ -36,8 +46,9 @@ def test_a_chat_is_counted_and_half_of_it_is_thinking() -> None:
     assert ask(True, body) == Ask(
         model=QWEN3,
         chat=True,
-        prompt_tokens=2 + TEMPLATE_TOK_PER_MESSAGE,
+        prompt=encode_chat([("user", "hi there")]),
         output_tokens=9,
+        max_tokens=9,
         reasoning_tokens=4,
         reasons=True,
         stream=True,
@@ -58,7 +69,8 @@ def test_thinking_ends_with_the_model_the_switch_and_the_api() -> None:
         (False, {"prompt": "a b"}, 16),
         (False, {"prompt": ["a b"], "max_tokens": 3}, 3),
         (False, {"prompt": [5, 6, 7], "max_tokens": 8192}, 8189),
-        (True, {"messages": HI}, 8192 - 2 - TEMPLATE_TOK_PER_MESSAGE),
+        (True, {"messages": HI}, 8192 - 2 - TEMPLATE_TOK_PER_MESSAGE - GENERATION_TOK),
+        (True, {"messages": HI, "max_tokens": "5"}, 5),
         (True, {"messages": HI, "max_tokens": 5, "max_completion_tokens": 3}, 3),
         (True, {"messages": HI, "max_tokens": 5.0, "max_completion_tokens": None}, 5),
         (True, {"messages": HI, "max_tokens": 5, "ignore_eos": True, "min_tokens": 5, "temperature": 0.7}, 5),
@@ -69,6 +81,51 @@ def test_output_length(chat: bool, body: dict[str, object], tokens: int) -> None
     understood = ask(chat, body)
     assert understood.output_tokens == tokens
     assert understood.model == QWEN3
+
+
+def test_prompts_become_ids() -> None:
+    assert ask(False, {"prompt": "a b"}).prompt == encode("a b")
+    assert ask(False, {"prompt": [5, 6, 7]}).prompt == [5, 6, 7]
+    assert ask(False, {"prompt": [[5, 6]]}).prompt == [5, 6]
+    assert ask(False, {"prompt": "  "}).prompt_tokens == 1
+    assert ask(False, {"prompt": "a b", "cache_salt": "s"}).prompt == salted(encode("a b"), "s")
+    turns = [*HI, {"role": "assistant", "content": "yes"}]
+    assert ask(True, {"messages": turns}).prompt == encode_chat([("user", "hi there"), ("assistant", "yes")])
+
+
+def test_what_was_asked_for_is_kept_beside_what_there_will_be() -> None:
+    assert (ask(True, {"messages": HI, "max_tokens": 8192}).max_tokens, ask(True, {"messages": HI}).max_tokens) == (
+        8192,
+        None,
+    )
+    assert ask(False, {"prompt": "a"}).max_tokens == 16
+
+
+@pytest.mark.parametrize(
+    ("field", "header", "priority"), [(None, None, 0), (4, None, 4), (4, "-7", -7), (4, "soon", 4), ("3", None, 3)]
+)
+def test_a_header_goes_before_the_field(field: object, header: str | None, priority: int) -> None:
+    headers = {} if header is None else {"x-vllm-priority": header}
+    assert ask(True, {"messages": HI, "priority": field}, headers=headers).priority == priority
+
+
+@pytest.mark.parametrize(
+    ("options", "rules", "told"),
+    [
+        (None, UsageRules(), (False, False)),
+        ({}, UsageRules(), (False, False)),
+        ({"include_usage": True}, UsageRules(), (True, False)),
+        ({"include_usage": "yes", "continuous_usage_stats": 1}, UsageRules(), (True, True)),
+        ({"continuous_usage_stats": True}, UsageRules(), (False, False)),
+        ({"include_usage": False}, UsageRules(force_include=True), (True, True)),
+        (None, UsageRules(force_include=True), (True, True)),
+    ],
+)
+def test_usage_rules(options: object, rules: UsageRules, told: tuple[bool, bool]) -> None:
+    understood = ask(True, {"messages": HI, "stream": True, "stream_options": options}, rules=rules)
+    assert (understood.include_usage, understood.continuous_usage) == told
+    assert not understood.prompt_details
+    assert ask(True, {"messages": HI}, rules=UsageRules(prompt_details=True)).prompt_details
 
 
 LONG = [5] * 8193
@@ -275,7 +332,7 @@ JSON = st.recursive(
     max_leaves=6,
 )
 FIELDS = ("model", "messages", "prompt", "max_tokens", "max_completion_tokens", "min_tokens", "n", "stream")
-MORE_FIELDS = ("stream_options", "temperature", "chat_template_kwargs")
+MORE_FIELDS = ("stream_options", "temperature", "chat_template_kwargs", "priority", "cache_salt", "top_p", "seed")
 
 
 @settings(deadline=None)
@@ -284,6 +341,23 @@ def test_any_body_is_understood_or_refused(body: dict[str, object], chat: bool) 
     with contextlib.suppress(RefusalError):
         understood = ask(chat, body)
         assert 1 <= understood.output_tokens <= 8192 - understood.prompt_tokens
+
+
+def test_all_that_is_wrong_is_named_up_to_ten() -> None:
+    _, error = refusal(True, {"model": 5, "max_tokens": "a"})
+    # Recorded: three lines, in the order of vLLM's fields.
+    assert error["message"] == (
+        "3 validation errors:\n"
+        "  {'type': 'missing', 'loc': 'body.messages', 'msg': 'Field required', 'input': '<dict of 2 items>'}\n"
+        "  {'type': 'string_type', 'loc': 'body.model', 'msg': 'Input should be a valid string', 'input': '5'}\n"
+        "  {'type': 'int_parsing', 'loc': 'body.max_tokens', 'msg': 'Input should be a valid integer, unable to parse "
+        "string as an integer', 'input': 'a'}"
+    )
+    assert error["param"] == "body.messages"
+    _, error = refusal(True, {"messages": [5] * 12})
+    assert error["message"].startswith("12 validation errors:\n")
+    assert error["message"].count("dict_type") == 10
+    assert error["message"].endswith("\n  ...and 2 more errors")
 
 
 @settings(deadline=None)

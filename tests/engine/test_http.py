@@ -10,11 +10,12 @@ TWO = b"GET /health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
 def is_both(parser: Parser) -> bool:
     first, second = parser.calls
     return (
-        (first.method, first.path, first.body) == ("POST", "/v1/completions", b"body")
+        (first.method, first.path, first.query, first.body) == ("POST", "/v1/completions", "x=1", b"body")
         and first.headers == {"host": "a", "content-type": "application/json", "content-length": "4"}
         and first.keep_alive
         and first.chunked
-        and (second.method, second.path, second.body, second.keep_alive) == ("GET", "/health", b"", False)
+        and (second.method, second.path, second.query, second.body) == ("GET", "/health", "", b"")
+        and not second.keep_alive
     )
 
 

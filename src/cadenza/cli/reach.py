@@ -9,6 +9,7 @@ from cadenza.clock import Anchor, MonotonicClock, anchor
 from cadenza.engine import child, profile
 from cadenza.engine.build import build_core
 from cadenza.engine.face import Face
+from cadenza.engine.text import output_token
 from cadenza.load.memory import MemoryTransport, Peer
 from cadenza.load.sockets import SocketTransport
 from cadenza.load.target import IN_PROCESS, resolve
@@ -52,7 +53,7 @@ def virtual_engine(spec: Spec) -> Peer:
     """The engine of `spec`, without its sockets. UsageError: no such profile, or it has no data for the timing law."""
     assert spec.engine is not None
     found = profile.load(spec.engine)
-    return Face(found, core=build_core(found, spec.timing))
+    return Face(found, core=build_core(found, spec.timing, output_token=output_token))
 
 
 def _in_memory(spec: Spec, credentials: Credentials) -> Reached:

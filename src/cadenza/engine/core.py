@@ -95,6 +95,7 @@ class Core:
     def __init__(self, instances: Mapping[str, Instance]) -> None:
         self.instances = dict(instances)
         self._owners: dict[int, tuple[Instance, Sequence]] = {}
+        self._ended: list[int] = []
 
     def submit(
         self,
@@ -136,7 +137,7 @@ class Core:
         return self.instances[model].in_system
 
     def cached_tokens(self, request_id: int) -> int:
-        """Prompt tokens that the prefix cache spared a request; 0 before it is admitted, and once it has ended."""
+        """Prompt tokens the prefix cache spared a request, from its admission until the `advance` after its end."""
         owner = self._owners.get(request_id)
         return 0 if owner is None else owner[1].cached
 
@@ -147,13 +148,13 @@ class Core:
 
     def advance(self, now_ns: int) -> list[Token]:
         """All tokens up to and at `now_ns` that have not been taken yet, in order of time."""
+        for request_id in self._ended:
+            self._owners.pop(request_id, None)
         tokens: list[Token] = []
         for instance in self.instances.values():
             tokens += instance.clock.advance(now_ns)
         tokens.sort(key=lambda token: token.at_ns)
-        for token in tokens:
-            if token.is_last:
-                self._owners.pop(token.request_id, None)
+        self._ended = [token.request_id for token in tokens if token.is_last]
         return tokens
 
     def activity(self, now_ns: int) -> Activity:

@@ -12,20 +12,29 @@ MAX_WAITING_CALLS = 64
 
 _REASONS = {
     200: "OK",
+    307: "Temporary Redirect",
     400: "Bad Request",
     401: "Unauthorized",
     404: "Not Found",
     405: "Method Not Allowed",
     413: "Content Too Large",
+    429: "Too Many Requests",
     431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
 }
 _SERVER = b"server: cadenza (simulated)\r\n"
 END = b"0\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
+# What a server does to a connection: bytes for it; None: close it once they have left; an error: break it off at once,
+# with a reset (SO_LINGER 0), whatever still waits to leave.
+Saying = bytes | ConnectionResetError | None
+
+
 class Call(NamedTuple):
-    """One whole request. `path` is without its query; header names are lower case, the last of equals wins."""
+    """One whole request. `path` is without its `query`; header names are lower case, the last of equals wins."""
 
     method: str
     path: str
@@ -33,6 +42,7 @@ class Call(NamedTuple):
     body: bytes
     keep_alive: bool
     chunked: bool
+    query: str = ""
 
 
 class BadRequestError(Exception):
@@ -102,16 +112,23 @@ class Parser:
         if len(self.calls) >= MAX_WAITING_CALLS:
             raise BadRequestError(400, f"More than {MAX_WAITING_CALLS} requests wait on one connection.")
         self.expects_continue = False
+        path, _, query = self._url.partition(b"?")
         self.calls.append(
             Call(
                 method=self._parser.get_method().decode("ascii"),
-                path=self._url.split(b"?", 1)[0].decode("latin-1"),
+                path=path.decode("latin-1"),
                 headers=self._headers,
                 body=bytes(self._body),
                 keep_alive=self._parser.should_keep_alive(),
                 chunked=self._parser.get_http_version() == "1.1",
+                query=query.decode("latin-1"),
             )
         )
+
+
+def reason(status: int) -> str:
+    """The phrase that goes with a status."""
+    return _REASONS[status]
 
 
 def head(status: int, fields: bytes, keep_alive: bool = True) -> bytes:
@@ -128,10 +145,16 @@ def whole(
     return head(status, b"content-length: %d\r\n%b%b" % (len(body), kind, extra), keep_alive) + body
 
 
-def stream_head(chunked: bool, keep_alive: bool) -> bytes:
+def bodiless(answer: bytes) -> bytes:
+    """An answer as HEAD gets it."""
+    return answer.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
+
+
+def stream_head(chunked: bool, keep_alive: bool, extra: bytes = b"") -> bytes:
     """What precedes a stream of server-sent events; HTTP/1.0 knows no chunks, there the close ends it."""
     coding = b"transfer-encoding: chunked\r\n" if chunked else b""
-    return head(200, b"content-type: text/event-stream; charset=utf-8\r\n" + coding, keep_alive and chunked)
+    kind = b"content-type: text/event-stream; charset=utf-8\r\n"
+    return head(200, kind + coding + extra, keep_alive and chunked)
 
 
 def chunk(data: bytes) -> bytes:

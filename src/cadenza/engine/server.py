@@ -5,6 +5,7 @@ import select
 import selectors
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 
 from cadenza.clock import NS_PER_S
 from cadenza.engine.face import Face
+from cadenza.engine.http import Saying
 from cadenza.errors import UsageError
 
 _READ_BYTES = 64 << 10
@@ -125,7 +127,7 @@ class Server:
         elif not link.ending:
             self._face.receive(link.number, data, now_ns)
 
-    def _say(self, said: list[tuple[int, bytes | None]]) -> None:
+    def _say(self, said: list[tuple[int, Saying]]) -> None:
         touched = {}
         for number, data in said:
             link = self._links.get(number)
@@ -134,6 +136,8 @@ class Server:
             touched[number] = link
             if data is None:
                 link.ending = True
+            elif isinstance(data, ConnectionResetError):
+                self._break(link)
             else:
                 link.queued += data
         for link in touched.values():
@@ -164,6 +168,13 @@ class Server:
         try:
             link.sock.shutdown(socket.SHUT_WR)
         except OSError:
+            self._drop(link)
+
+    def _break(self, link: _Link) -> None:
+        """Break the connection off with a reset; what the kernel takes without waiting goes before it."""
+        self._flush(link)
+        if link.number in self._links:
+            link.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self._drop(link)
 
     def _drop(self, link: _Link) -> None:

@@ -4,7 +4,7 @@ A peer is anything that takes bytes and says when it wants to answer: the embedd
 of a test. `poll` moves the manual clock to the next answer, or to `until_ns`, whichever comes first.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from cadenza.clock import ManualClock
@@ -22,8 +22,11 @@ class Peer(Protocol):
         """When the peer next has something to do or to say, None: nothing until more bytes come."""
         ...
 
-    def take(self, now_ns: int) -> list[tuple[int, bytes | None]]:
-        """Do what is due at `now_ns`; the bytes it says, per connection and in order (None: it closes)."""
+    def take(self, now_ns: int) -> Sequence[tuple[int, bytes | ConnectionResetError | None]]:
+        """Do what is due at `now_ns`; the bytes it says, per connection and in order.
+
+        None: it closes; an error: it breaks off.
+        """
         ...
 
 
@@ -80,6 +83,9 @@ class MemoryTransport:
             if data is None:
                 is_open.discard(connection)
                 arrived.append((connection, now_ns, Closed(clean=True, reason="closed by the server"), 0))
+            elif isinstance(data, ConnectionResetError):
+                is_open.discard(connection)
+                arrived.append((connection, now_ns, Closed(clean=False, reason="Connection reset by peer"), 0))
             else:
                 arrived.append((connection, now_ns, data, 0))
         return arrived
