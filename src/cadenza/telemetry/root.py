@@ -1,0 +1,57 @@
+"""Small files below a folder that stands for `/`: read whole, bounded, and with a reason where there is nothing."""
+
+import errno
+from pathlib import Path
+
+from cadenza.telemetry.reading import Reason
+
+_TEXT_BYTES = 64 << 10
+
+_REASONS: dict[int, Reason] = {
+    errno.ENOENT: "absent",
+    errno.ENOTDIR: "absent",
+    errno.ENODEV: "absent",
+    errno.ENXIO: "absent",
+    errno.ENODATA: "not_supported",
+    errno.EOPNOTSUPP: "not_supported",
+    errno.EINVAL: "not_supported",
+    # amdgpu answers EPERM while a card is suspended or resetting; a file mode that forbids reading is EACCES.
+    errno.EPERM: "asleep",
+    errno.EBUSY: "asleep",
+    errno.EACCES: "denied",
+    errno.ETIMEDOUT: "timeout",
+}
+
+
+class UnreadableError(Exception):
+    """A file gave nothing; `reason` says why."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def read_bytes(path: Path, limit: int = _TEXT_BYTES) -> bytes:
+    """The file's content, `limit` bytes at most, in one read as sysfs wants it. UnreadableError if there is none."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            return file.read(limit) or b""
+    except OSError as error:
+        raise UnreadableError(_REASONS.get(error.errno or 0, "failed")) from None
+
+
+def read_text(path: Path) -> str:
+    """The file's text without surrounding white space. UnreadableError: unreadable, or empty (not_supported)."""
+    text = read_bytes(path).decode("utf-8", errors="replace").strip()
+    if not text:
+        raise UnreadableError("not_supported")
+    return text
+
+
+def read_integer(path: Path) -> int:
+    """The file's one integer, decimal. UnreadableError (malformed) where it is something else."""
+    text = read_text(path)
+    try:
+        return int(text)
+    except ValueError:
+        raise UnreadableError("malformed") from None
