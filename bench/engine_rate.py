@@ -19,9 +19,10 @@ STREAMS = 64
 TOKENS = 2000
 
 
-def request() -> bytes:
+def request(tokens: int = TOKENS, prompt: str = "go") -> bytes:
+    """A completion's bytes, streamed."""
     body = json.dumps(
-        {"model": "Qwen/Qwen2.5-7B-Instruct", "prompt": "go", "max_tokens": TOKENS, "stream": True}
+        {"model": "Qwen/Qwen2.5-7B-Instruct", "prompt": prompt, "max_tokens": tokens, "stream": True}
     ).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
     return head.encode() + b"\r\n\r\n" + body

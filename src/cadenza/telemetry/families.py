@@ -90,31 +90,22 @@ _AMDGPU = (
     Family("amdgpu_process_sdma_seconds_total", "counter", (*_GPU, "pid"), "Time of its copies. On request."),
 )
 
-_NVIDIA = tuple(
-    Family(family.name.replace("amdgpu_", "nvidia_", 1), family.kind, family.labels, family.help)
-    for family in _AMDGPU
-    if family.name.removeprefix("amdgpu_")
-    in {
-        "up",
-        "busy_ratio",
-        "memory_busy_ratio",
-        "memory_size_bytes",
-        "memory_used_bytes",
-        "temperature_celsius",
-        "temperature_limit_celsius",
-        "power_watts",
-        "power_cap_watts",
-        "energy_joules_total",
-        "clock_hertz",
-        "fan_ratio",
-        "throttled",
-        "pcie_link_speed_transfers_per_second",
-        "pcie_link_width_lanes",
-        "pcie_replays_total",
-        "pcie_received_bytes_per_second",
-        "pcie_sent_bytes_per_second",
+_SHARED = frozenset(
+    {
+        *("up", "busy_ratio", "memory_busy_ratio", "memory_size_bytes", "memory_used_bytes", "temperature_celsius"),
+        *("temperature_limit_celsius", "power_watts", "power_cap_watts", "energy_joules_total", "clock_hertz"),
+        *("fan_ratio", "throttled", "pcie_link_speed_transfers_per_second", "pcie_link_width_lanes"),
+        *("pcie_replays_total", "pcie_received_bytes_per_second", "pcie_sent_bytes_per_second"),
     }
-) + (Family("nvidia_info", "info", (*_GPU, "product", "driver", "uuid", "vbios"), "Constant facts of a card."),)
+)
+_NVIDIA = (
+    Family("nvidia_info", "info", (*_GPU, "product", "driver", "uuid", "vbios"), "Constant facts of a card."),
+    *(
+        family._replace(name=family.name.replace("amdgpu_", "nvidia_", 1))
+        for family in _AMDGPU
+        if family.name.removeprefix("amdgpu_") in _SHARED
+    ),
+)
 
 _HOST = (
     Family(

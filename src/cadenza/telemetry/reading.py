@@ -40,7 +40,7 @@ class Collected(NamedTuple):
 class Collector(Protocol):
     """A source of readings: files below a root, a tool's text, a library, a page. `name` is what its health is told by.
 
-    `collect` never raises for what the machine does; it may take as long as a read takes, and is called from one thread.
+    `collect` never raises for what the machine does; it takes as long as its reads take, and is called from one thread.
     """
 
     name: str
