@@ -47,7 +47,7 @@ class Beside:
         self._first_ns: int | None = None
         self._boundary_ns: int | None = None
         self._step_ns = 0
-        self.busy_ns = 0
+        self._busy_ns = 0
         self.coming = 0
 
     def submit(self, sequence: Sequence, now_ns: int) -> None:
@@ -77,6 +77,11 @@ class Beside:
         """All events up to and at `now_ns` that have not been taken yet."""
         self.run(now_ns)
         return self._outbox.take()
+
+    def busy_ns(self, now_ns: int) -> int:
+        """How long steps have run by `now_ns`, the one under way so far included."""
+        self.run(now_ns)
+        return self._busy_ns if self._boundary_ns is None else self._busy_ns - max(0, self._boundary_ns - now_ns)
 
     def run(self, now_ns: int) -> None:
         """Let happen what is due by `now_ns`."""
@@ -173,7 +178,7 @@ class Beside:
         batch = Batch(len(self._scheduler.running), len(self._decoding), 0, 0, 0)
         self._step_ns = self._law.step_ns(batch, self._step_deck.draw())
         self._boundary_ns = self._now_ns + self._step_ns
-        self.busy_ns += self._step_ns
+        self._busy_ns += self._step_ns
 
     def _stop_if_idle(self) -> bool:
         if self._decoding:

@@ -159,10 +159,9 @@ class Core:
 
     def activity(self, now_ns: int) -> Activity:
         """What all engines together have done by `now_ns`."""
-        for instance in self.instances.values():
-            instance.clock.run(now_ns)
+        busy_ns = sum(instance.clock.busy_ns(now_ns) for instance in self.instances.values())
         usage = max((instance.scheduler.kv_usage for instance in self.instances.values()), default=0.0)
-        return Activity(sum(instance.clock.busy_ns for instance in self.instances.values()), usage)
+        return Activity(busy_ns, usage)
 
     def reset_prefix_cache(self) -> bool:
         """Forget cached prefixes; False, and nothing done, where some of them are in use."""

@@ -31,7 +31,7 @@ class Stepped:
         self._end_ns: int | None = None
         self._wake_ns: int | None = None
         self._now_ns = 0
-        self.busy_ns = 0
+        self._busy_ns = 0
 
     @property
     def coming(self) -> int:
@@ -77,6 +77,11 @@ class Stepped:
         self.run(now_ns)
         return self._outbox.take()
 
+    def busy_ns(self, now_ns: int) -> int:
+        """How long steps have run by `now_ns`, the one under way so far included."""
+        self.run(now_ns)
+        return self._busy_ns if self._end_ns is None else self._busy_ns - max(0, self._end_ns - now_ns)
+
     def run(self, now_ns: int) -> None:
         """Let happen what is due by `now_ns`."""
         while (due := self._event_ns()) is not None and due <= now_ns:
@@ -120,7 +125,7 @@ class Stepped:
 
     def _begin(self) -> None:
         length_ns = self._law.step_ns(self._under_way[0][1], self._deck.draw())
-        self.busy_ns += length_ns
+        self._busy_ns += length_ns
         self._end_ns = self._now_ns + length_ns
 
     def _accept(self, step: Step) -> dict[int, int] | None:
