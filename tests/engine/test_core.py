@@ -281,3 +281,12 @@ def test_a_stream_interval_gathers_tokens_and_keeps_the_first_and_the_last() -> 
     events = drain(core)[1]
     assert [(token.n, token.tokens) for token in events] == [(1, 1), (5, 4), (9, 4), (10, 1)]
     assert [token.at_ns // MS for token in events] == [100, 140, 180, 190]
+
+
+def test_an_engine_is_busy_from_the_first_prefill_to_the_last_token() -> None:
+    core = core_of(Linear())
+    core.submit(1, "m", range(1), 3, now_ns=50 * MS)
+    core.submit(2, "m", range(1), 1, now_ns=500 * MS)
+    drain(core)
+    # 100 ms of prefill and two steps of 10; then another prefill.
+    assert [core.activity(at_ms * MS).busy_ns // MS for at_ms in (1_000, 2_000)] == [220, 220]

@@ -79,19 +79,24 @@ class Beside:
         return self._outbox.take()
 
     def busy_ns(self, now_ns: int) -> int:
-        """How long steps have run by `now_ns`, the one under way so far included."""
+        """For how long there has been a prefill or a step by `now_ns`."""
         self.run(now_ns)
-        return self._busy_ns if self._boundary_ns is None else self._busy_ns - max(0, self._boundary_ns - now_ns)
+        return self._busy_ns
 
     def run(self, now_ns: int) -> None:
         """Let happen what is due by `now_ns`."""
         while (due := self._event_ns()) is not None and due <= now_ns:
-            self._now_ns = due
+            self._move_to(due)
             if due == self._boundary_ns:
                 self._end_step()
             else:
                 self._end_prefills()
-        self._now_ns = max(self._now_ns, now_ns)
+        self._move_to(max(self._now_ns, now_ns))
+
+    def _move_to(self, now_ns: int) -> None:
+        if self._scheduler.running:
+            self._busy_ns += now_ns - self._now_ns
+        self._now_ns = now_ns
 
     def _catch_up(self, now_ns: int) -> None:
         # At the same instant there is nothing to catch up with, and a burst is then priced once, not once each.
@@ -178,7 +183,6 @@ class Beside:
         batch = Batch(len(self._scheduler.running), len(self._decoding), 0, 0, 0)
         self._step_ns = self._law.step_ns(batch, self._step_deck.draw())
         self._boundary_ns = self._now_ns + self._step_ns
-        self._busy_ns += self._step_ns
 
     def _stop_if_idle(self) -> bool:
         if self._decoding:
