@@ -83,6 +83,11 @@ class Watched(Face):
         self.made_ns: list[int] = []
         self.handed_ns: list[int] = []
 
+    def receive(self, connection: int, data: bytes, now_ns: int) -> None:
+        # Engine time zero on the machine's clock: the closest that the two were read to each other.
+        self._start_ns = min(self._start_ns, time.monotonic_ns() - now_ns)
+        super().receive(connection, data, now_ns)
+
     def next_ns(self) -> int | None:
         if not self._is_out:
             self._is_out = True
@@ -90,8 +95,6 @@ class Watched(Face):
         return super().next_ns()
 
     def take(self, now_ns: int) -> list[tuple[int, Saying]]:
-        # Engine time zero on the machine's clock: the closest that the two were read to each other.
-        self._start_ns = min(self._start_ns, time.monotonic_ns() - now_ns)
         due_ns = super().next_ns()
         said = super().take(now_ns)
         if due_ns is not None and len(said) >= self._least:

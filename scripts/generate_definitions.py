@@ -23,7 +23,12 @@ MODULES = (
     "verdict",
     "checks",
     "client_checks",
+    "machine",
+    "reconcile",
+    "bottleneck",
 )
+# Those whose thresholds a reader wants beside the definitions.
+JUDGES = ("checks", "reconcile", "bottleneck")
 INTRO = """\
 # Definitions
 
@@ -65,7 +70,7 @@ def render() -> str:
         about = inspect.cleandoc(ast.get_docstring(ast.parse(source)) or "")
         parts.append(f"## {module}\n\n{about}\n")
         parts += [f"### {name}\n\n{text}\n" for name, text in defined(source)]
-        if module == "checks":
+        if module in JUDGES:
             parts.append("### Thresholds\n\n" + "\n".join(constants(source)) + "\n")
     return "\n".join(parts)
 

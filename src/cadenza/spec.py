@@ -3,7 +3,7 @@
 Secrets are a second value, `Credentials`, which is never written anywhere.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -25,6 +25,21 @@ class Slo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ttft_ms: float | None = None
     tpot_ms: float | None = None
     latency_ms: float | None = None
+
+
+class Telemetry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is watched of the machine while points are measured. It is set in a file only.
+
+    interval_s    between two looks at cards, host and engine
+    root          folder that stands for `/`: sys, proc and the kernel's log lie below it
+    metrics_url   the engine's page of metrics; None: /metrics below each base URL
+    off           nothing is watched, and the engine's page is not asked for
+    """
+
+    interval_s: Annotated[float, msgspec.Meta(ge=0.05, le=3600.0)] = 0.5
+    root: str = "/"
+    metrics_url: str | None = None
+    off: bool = False
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,6 +66,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     slo             bounds that make a request good; None: no goodput. It can be given to `cadenza show` later, too
     workers         processes that put the load on; None: as many as it needs (`sweep.workers`); virtual: always one
     verify_tls      False: accept any certificate
+    telemetry       what is watched of the machine meanwhile
     """
 
     urls: tuple[str, ...] = ()
@@ -79,6 +95,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     verify_tls: bool = True
     slo: Slo | None = None
     workers: int | None = None
+    telemetry: Telemetry = Telemetry()
 
 
 class Credentials:

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from cadenza import __version__
@@ -29,6 +30,7 @@ from cadenza.sweep.plan import draw_requests
 from cadenza.sweep.preflight import choose_models
 from cadenza.sweep.run import Runner
 from cadenza.sweep.share import Stop
+from cadenza.sweep.watch import MachineWatch, find_collectors
 
 RUNS = Path("runs")
 
@@ -46,8 +48,10 @@ def measure(spec: Spec, credentials: Credentials, args: argparse.Namespace) -> i
             talk(
                 f"  {'speed':<10} {spec.speed:g} times faster than real time; every figure is in the engine's own time"
             )
-        talk(f"  {'run':<10} {writer.path}  (seed {spec.seed}, prompts {spec.prompts}, {_cache(spec)})\n")
+        talk(f"  {'run':<10} {writer.path}  (seed {spec.seed}, prompts {spec.prompts}, {_cache(spec)})")
         with stop_on_signals() as stop:
+            machine = _watch(spec, reached, writer.path, stack)
+            talk(f"  {'telemetry':<10} {'off' if machine is None else machine.told}\n")
             runner = Runner(
                 spec,
                 reached.transport,
@@ -58,8 +62,33 @@ def measure(spec: Spec, credentials: Credentials, args: argparse.Namespace) -> i
                 tool(),
                 reached.make_transport,
                 reached.count_workers,
+                machine,
             )
             return _finish(runner, writer, stop, args)
+
+
+def _watch(spec: Spec, reached: Reached, folder: Path, stack: contextlib.ExitStack) -> MachineWatch | None:
+    """What watches the machine from here on, until `stack` ends; None: the spec wants none, or it cannot be kept."""
+    if spec.telemetry.off:
+        return None
+    # A transport of its own: what happens meanwhile on the client's connections is for the client to see.
+    own = reached.make_scraper
+    transport = reached.transport if own is None else stack.enter_context(own())
+    collectors = partial(find_collectors, Path(spec.telemetry.root), embedded=spec.engine is not None)
+    try:
+        watch = MachineWatch(
+            spec.telemetry,
+            folder,
+            transport,
+            reached.transport.clock,
+            reached.pages,
+            reached.server_here,
+            collectors,
+            own,
+        )
+    except OSError:
+        return None
+    return stack.enter_context(watch)
 
 
 def tool() -> dict[str, str]:

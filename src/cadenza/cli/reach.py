@@ -1,6 +1,6 @@
 """The way to the server: over sockets and in real time, or in this very process and in virtual time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
@@ -10,6 +10,7 @@ from cadenza.engine import child, profile
 from cadenza.engine.build import build_core
 from cadenza.engine.face import Face
 from cadenza.engine.text import output_token
+from cadenza.errors import TargetError
 from cadenza.load.memory import MemoryTransport, Peer
 from cadenza.load.sockets import SocketTransport
 from cadenza.load.target import IN_PROCESS, resolve
@@ -21,6 +22,7 @@ from cadenza.store.environment import usable_cores
 from cadenza.store.manifest import Server
 from cadenza.sweep.plan import Phrasing
 from cadenza.sweep.preflight import examine
+from cadenza.sweep.watch import Page, find_pages
 from cadenza.sweep.workers import count_workers, is_here
 
 
@@ -29,6 +31,9 @@ class Reached(NamedTuple):
 
     anchor           of the transport's clock; virtual time began at 0, before the preflight
     make_transport   for a process of its own; None: there is only this one
+    make_scraper     for asking for pages in real time, whatever the clock of the run; None: virtual time
+    pages            where the engine's metrics are; none where they are not asked for
+    server_here      it runs on this machine, by its address
     """
 
     server: Server
@@ -37,6 +42,9 @@ class Reached(NamedTuple):
     anchor: Anchor
     make_transport: Callable[[], SocketTransport] | None
     count_workers: Callable[[Point], int]
+    make_scraper: Callable[[], SocketTransport] | None
+    pages: Sequence[Page]
+    server_here: bool
 
 
 def reach(spec: Spec, credentials: Credentials, stack: ExitStack) -> Reached:
@@ -61,7 +69,8 @@ def _in_memory(spec: Spec, credentials: Credentials) -> Reached:
     began = anchor(transport.clock)
     phrasing = Phrasing(spec, credentials, [IN_PROCESS])
     server = examine(transport, phrasing, spec, credentials)
-    return Reached(server, phrasing, transport, began, None, lambda point: 1)
+    pages = _pages(spec, phrasing, Credentials())
+    return Reached(server, phrasing, transport, began, None, lambda point: 1, None, pages, server_here=False)
 
 
 def _over_sockets(spec: Spec, credentials: Credentials, stack: ExitStack) -> Reached:
@@ -75,6 +84,18 @@ def _over_sockets(spec: Spec, credentials: Credentials, stack: ExitStack) -> Rea
         server = examine(transport, phrasing, spec, credentials)
     clock = MonotonicClock(spec.speed)
     make_transport = partial(SocketTransport, clock, make_context)
-    workers = partial(count_workers, spec, cores=usable_cores(), server_here=is_here(targets))
+    make_scraper = partial(SocketTransport, make_context=make_context)
+    here = is_here(targets)
+    workers = partial(count_workers, spec, cores=usable_cores(), server_here=here)
     transport = stack.enter_context(make_transport())
-    return Reached(server, phrasing, transport, anchor(clock), make_transport, workers)
+    pages = _pages(spec, phrasing, credentials)
+    return Reached(server, phrasing, transport, anchor(clock), make_transport, workers, make_scraper, pages, here)
+
+
+def _pages(spec: Spec, phrasing: Phrasing, credentials: Credentials) -> list[Page]:
+    if spec.telemetry.off:
+        return []
+    try:
+        return find_pages(spec.telemetry, phrasing.targets, credentials.as_headers())
+    except TargetError:  # nothing answers where the metrics should be: the sweep goes on without
+        return []

@@ -27,12 +27,18 @@ def read_summary(path: Path, slo: "Slo | None" = None) -> "tuple[Run, Summary]":
     """A run, whole or broken off, and what its records say, by `slo` or by its own. Raises UsageError or StoreError."""
     from cadenza.stats.summary import summarise
     from cadenza.store.rundir import read_run
+    from cadenza.store.telemetry import read_telemetry
 
     found = read_run(path)
     manifest = found.manifest
     tool = {"name": "cadenza", "version": manifest.environment.cadenza}
     return found, summarise(
-        manifest.points, found.records(), simulated=manifest.simulated, tool=tool, slo=slo or manifest.spec.slo
+        manifest.points,
+        found.records(),
+        simulated=manifest.simulated,
+        tool=tool,
+        slo=slo or manifest.spec.slo,
+        telemetry=read_telemetry(path),
     )
 
 

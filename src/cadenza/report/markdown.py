@@ -1,5 +1,8 @@
 """The summary as GitHub-flavoured Markdown."""
 
+from collections.abc import Sequence
+
+from cadenza.report.machine import MACHINE
 from cadenza.report.table import HEADER, INTERVAL_HEADER, INTERVALS, footnotes, lay_out, title
 from cadenza.stats.summary import Summary
 
@@ -18,12 +21,19 @@ def render(summary: Summary) -> str:
         if section.remarks:
             parts.append("\n".join(f"- {_escape(remark)}" for remark in section.remarks))
         if section.intervals:
-            heads = [" ".join(part for part in head if part) for head in INTERVAL_HEADER]
-            lines = [_line(heads), _line(["---:"] * len(heads))]
-            lines += [_line([_escape(cell) for cell in row]) for row in section.intervals]
-            parts += [f"{INTERVALS}:", "\n".join(lines)]
+            parts += [f"{INTERVALS}:", _table(INTERVAL_HEADER, section.intervals)]
+        if section.machine is not None:
+            parts.append(f"{MACHINE}:")
+            parts += [_table(section.machine.header, section.machine.rows)] if section.machine.rows else []
+            parts += ["\n".join(f"- {_escape(remark)}" for remark in section.machine.remarks)]
     parts += [_escape(note) for note in footnotes(summary)]
     return "\n\n".join(parts) + "\n"
+
+
+def _table(header: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> str:
+    heads = [" ".join(part for part in head if part).replace("- ", "") for head in header]
+    lines = [_line(heads), _line(["---:"] * len(heads))]
+    return "\n".join(lines + [_line([_escape(cell) for cell in row]) for row in rows])
 
 
 def _column_names() -> list[str]:

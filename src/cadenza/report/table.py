@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from cadenza.record import printable
+from cadenza.report.machine import Block, lay_out_machine
 from cadenza.stats.distribution import Distribution
 from cadenza.stats.relative import drift_class, spread_pct
 from cadenza.stats.summary import PointSummary, Summary
@@ -44,12 +45,13 @@ INTERVAL_HEADER = (
 
 
 class Section(NamedTuple):
-    """One model's table, the sentences that belong under it, and how sure its figures are."""
+    """One model's table, the sentences that belong under it, how sure its figures are, and what the machine did."""
 
     title: str
     rows: list[tuple[str, ...]]
     remarks: list[str]
     intervals: list[tuple[str, ...]]
+    machine: Block | None
 
 
 def lay_out(summary: Summary) -> list[Section]:
@@ -96,6 +98,7 @@ def _section(model: str, points: Sequence[PointSummary], summary: Summary) -> Se
         [_row(point) for point in points],
         _drift(points) + _goodput(points) + _repeats(model, summary) + _remarks(points),
         [_interval_row(point) for point in points if point.ttft_ms.intervals],
+        lay_out_machine(points, label),
     )
 
 

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from cadenza.report.machine import MACHINE
 from cadenza.report.table import HEADER, INTERVAL_HEADER, INTERVALS, footnotes, lay_out, title
 from cadenza.stats.summary import Summary
 
@@ -37,6 +38,13 @@ def show(summary: Summary, stream: TextIO | None = None) -> None:
             console.print()
             console.print(Text(f"{section.title}: {INTERVALS}", style="dim"))
             _print_whole(console, _table(INTERVAL_HEADER, section.intervals))
+        if section.machine is not None:
+            console.print()
+            console.print(Text(f"{section.title}: {MACHINE}", style="dim"))
+            if section.machine.rows:
+                _print_whole(console, _table(section.machine.header, section.machine.rows))
+            for remark in section.machine.remarks:
+                console.print(Text(f"  {remark}"))
     notes = footnotes(summary)
     if notes:
         console.print()

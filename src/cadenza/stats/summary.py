@@ -5,9 +5,11 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
+from cadenza.clock import NS_PER_MS
 from cadenza.record import SCHEMA, LoadLabel, Outcome, Point, PointStatus, Record, TokenSource
 from cadenza.spec import Slo
 from cadenza.stats import latency, relative
+from cadenza.stats.bottleneck import Bottleneck, add_growth, find_bottleneck, gather
 from cadenza.stats.checks import examine
 from cadenza.stats.client_checks import ceiling_share
 from cadenza.stats.columns import Bools, Columns
@@ -15,6 +17,8 @@ from cadenza.stats.concurrency import mean_in_flight, peak_in_flight
 from cadenza.stats.distribution import Distribution
 from cadenza.stats.goodput import Goodput, goodput
 from cadenza.stats.intervals import Interval, rate_interval
+from cadenza.stats.machine import Machine, Stretch, Telemetry, describe_machine
+from cadenza.stats.reconcile import Reconciliation, check_server, reconcile
 from cadenza.stats.repeats import Agreement, compare
 from cadenza.stats.requests import Failure, Requests, count_requests, list_failures
 from cadenza.stats.throughput import rate_per_s, requests_per_s, throughput_tok_per_s, tokens_per_event
@@ -53,7 +57,10 @@ class WholeRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PointSummary(msgspec.Struct, kw_only=True):
-    """One point. Distributions are of measured `ok` requests that ended in the window; null: see `undefined`."""
+    """One point. Distributions are of measured `ok` requests that ended in the window; null: see `undefined`.
+
+    machine, reconciliation, bottleneck   where the machine was watched; the second where the engine gave its page
+    """
 
     index: int
     model: str
@@ -96,6 +103,9 @@ class PointSummary(msgspec.Struct, kw_only=True):
     ceiling_share: float
     goodput: Goodput | None
     whole_run: WholeRun
+    machine: Machine | msgspec.UnsetType = msgspec.UNSET
+    reconciliation: Reconciliation | msgspec.UnsetType = msgspec.UNSET
+    bottleneck: Bottleneck | msgspec.UnsetType = msgspec.UNSET
     undefined: dict[str, str] = {}
 
 
@@ -128,24 +138,28 @@ def summarise(
     simulated: bool,
     tool: dict[str, str],
     slo: Slo | None = None,
+    telemetry: Telemetry | None = None,
 ) -> Summary:
     """The summary of all points that have begun, from the records of all of them in any order."""
     by_point: dict[int, list[Record]] = {}
     for record in records:
         by_point.setdefault(record.point, []).append(record)
     begun = [point for point in points if point.start_ns is not None]
-    done = [summarise_point(point, by_point.get(point.index, []), slo) for point in begun]
+    done = [summarise_point(point, by_point.get(point.index, []), slo, telemetry) for point in begun]
     return relate(done, simulated=simulated, tool=tool)
 
 
-def summarise_point(point: Point, records: Sequence[Record], slo: Slo | None = None) -> PointSummary:
+def summarise_point(
+    point: Point, records: Sequence[Record], slo: Slo | None = None, telemetry: Telemetry | None = None
+) -> PointSummary:
     """One point by itself; what compares it with others is added by `relate`."""
     # Records come in the order in which requests ended, which a rebuilt run keeps; the plan's order is the stable one.
     records = sorted(records, key=lambda record: record.index)
     columns = Columns.of(records)
     window, whole = steady_window(point, columns), whole_window(columns)
     requests, failures = count_requests(point, records), list_failures(records)
-    checks = examine(point, columns, window, requests, failures)
+    server = None if telemetry is None else reconcile(telemetry, point.index, point.model, records)
+    checks = examine(point, columns, window, requests, failures) + check_server(server)
     verdict, reasons = judge(checks)
     inside = ended_inside(columns, window) & columns.ok
     in_order = np.flatnonzero(inside)[np.argsort(columns.sent_ms[inside], kind="stable")]
@@ -192,7 +206,32 @@ def summarise_point(point: Point, records: Sequence[Record], slo: Slo | None = N
         goodput=None if slo is None else goodput(point, columns, window, slo),
         whole_run=_whole_run(columns, whole),
     )
+    if telemetry is not None:
+        point_summary = _add_machine(point_summary, point, telemetry, _stretch(window, columns), server)
     return msgspec.structs.replace(point_summary, undefined=_undefined(point_summary))
+
+
+def _add_machine(
+    summary: PointSummary, point: Point, telemetry: Telemetry, window: Stretch, server: Reconciliation | None
+) -> PointSummary:
+    """What the machine did meanwhile, and what by that held the point back."""
+    whole = Stretch(point.start_ns or 0, np.iinfo(np.int64).max if point.end_ns is None else point.end_ns)
+    machine = describe_machine(telemetry, point, whole, window, summary.throughput_tok_per_s)
+    limited = next((check.told for check in summary.checks if check.verdict is Verdict.CLIENT_LIMITED), None)
+    return msgspec.structs.replace(
+        summary,
+        machine=machine,
+        reconciliation=msgspec.UNSET if server is None else server,
+        bottleneck=find_bottleneck(gather(machine, server, limited)),
+    )
+
+
+def _stretch(window: Window, columns: Columns) -> Stretch:
+    """The window on the run's clock; one that has no ends holds nothing."""
+    if not np.isfinite(window.end_ms - window.start_ms):
+        return Stretch(0, -1)
+    start, end = (columns.origin_ns + round(edge * NS_PER_MS) for edge in (window.start_ms, window.end_ms))
+    return Stretch(start, end)
 
 
 def relate(points: Sequence[PointSummary], *, simulated: bool, tool: dict[str, str]) -> Summary:
@@ -247,6 +286,8 @@ def _relate_point(point: PointSummary, base: PointSummary | None) -> PointSummar
         drift_pct=pct,
         drift_class=relative.drift_class(pct),
     )
+    if isinstance(related.bottleneck, Bottleneck):
+        related = msgspec.structs.replace(related, bottleneck=add_growth(related.bottleneck, pct, base.concurrency))
     missing = [name for name in ("speedup", "efficiency", "drift_ms", "drift_pct") if np.isnan(getattr(related, name))]
     missing += ["drift_class"] if related.drift_class is None else []
     why = f"this point or its base (C = {base.concurrency}) has no throughput or no TPOT"

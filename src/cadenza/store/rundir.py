@@ -3,7 +3,8 @@
 manifest.json    rewritten whole (through a rename) whenever a point begins or ends
 records.jsonl    line 1 the schema, then a record a line, each handed to the kernel as the request ends
 records-1.jsonl  the same of worker 1, records-2.jsonl of worker 2, …, where the load came from several processes
-summary.json     rebuilt from the two above at any time, byte for byte
+telemetry.jsonl  what was seen of the machine meanwhile (`store.telemetry`)
+summary.json     rebuilt from those above at any time, byte for byte
 """
 
 import contextlib

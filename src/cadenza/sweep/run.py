@@ -16,6 +16,7 @@ from cadenza.stats.summary import PointSummary, Summary, relate, summarise_point
 from cadenza.store.rundir import RunWriter
 from cadenza.sweep.plan import Phrasing
 from cadenza.sweep.share import ShareRun, Stop, plan_share
+from cadenza.sweep.watch import MachineWatch
 
 # What every process needs to get ready, as a common start for all of them.
 _READY_NS = 50_000_000
@@ -36,6 +37,7 @@ class Runner:
 
     make_transport   makes the transport of a process of its own; None (virtual time): there is only this one
     count_workers    how many processes a point takes
+    machine          who watches the machine meanwhile; None: nobody
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Runner:
         tool: dict[str, str],
         make_transport: Callable[[], SocketTransport] | None = None,
         count_workers: Callable[[Point], int] = lambda point: 1,
+        machine: MachineWatch | None = None,
     ) -> None:
         self._spec = spec
         self._transport = transport
@@ -59,6 +62,7 @@ class Runner:
         self._tool = tool
         self._make_transport = make_transport
         self._count_workers = count_workers
+        self._machine = machine
         self._done: list[PointSummary] = []
         self._client = self._client_over(transport)
 
@@ -88,6 +92,8 @@ class Runner:
         begin = self._writer.mark()
         point.status = PointStatus.RUNNING
         try:
+            if self._machine is not None:
+                self._machine.edge(point.index)
             workers = self._count_workers(point) if self._make_transport else 1
             (self._measure_here if workers == 1 else self._measure_in_processes)(point, workers)
             point.status = PointStatus.INTERRUPTED if self._stop() else PointStatus.COMPLETE
@@ -96,7 +102,10 @@ class Runner:
             raise
         finally:
             point.end_ns = self._client.now_ns()
-            self._done.append(summarise_point(point, list(self._writer.read_since(begin)), self._spec.slo))
+            if self._machine is not None and point.status is not PointStatus.FAILED:
+                self._machine.edge(point.index)
+            seen = None if self._machine is None else self._machine.seen()
+            self._done.append(summarise_point(point, list(self._writer.read_since(begin)), self._spec.slo, seen))
         self._writer.save_manifest()
         self._watcher.point_done(self._done[-1])
 

@@ -1,0 +1,121 @@
+"""`cadenza observe`: Prometheus, alerts and dashboards for an engine and its cards."""
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this verb's arguments to `parser`."""
+    parser.description = (
+        "Write a folder with all that Prometheus, Alertmanager and Grafana need to watch an engine and its cards; "
+        "check it; run Prometheus on it."
+    )
+    deeds = parser.add_subparsers(dest="deed", metavar="WHAT", required=True)
+    init = deeds.add_parser("init", help="write the folder, or bring it up to date", allow_abbrev=False)
+    init.description = (
+        "Write configuration, rules, alerts, their tests, dashboards and a README. Again without flags: as last time. "
+        "A file that you have changed is left alone."
+    )
+    init.add_argument("folder", metavar="DIR", type=Path)
+    init.add_argument(
+        "--engine-url",
+        action="append",
+        metavar="URL",
+        help="base URL of an engine, repeatable (default: http://127.0.0.1:8000)",
+    )
+    init.add_argument(
+        "--exporter",
+        action="append",
+        metavar="HOST:PORT",
+        help="cadenza exporter, repeatable (default: 127.0.0.1:9101)",
+    )
+    init.add_argument(
+        "--slo-ttft-p99-s", type=float, metavar="S", help="alert above this P99 of the time to first token (default: 2)"
+    )
+    init.add_argument("--prometheus", metavar="HOST:PORT", help="where it will be (default: 127.0.0.1:9090)")
+    init.add_argument("--alertmanager", metavar="HOST:PORT", help="where it will be (default: 127.0.0.1:9093)")
+    init.add_argument("--force", action="store_true", help="overwrite files that were changed as well")
+    check = deeds.add_parser("check", help="check it, with promtool and amtool too where installed", allow_abbrev=False)
+    check.description = (
+        "Check names, PromQL, rules with their tests, dashboards and configuration. Exit code 1: something is wrong."
+    )
+    check.add_argument("folder", metavar="DIR", type=Path)
+    check.add_argument("--json", action="store_true", help="print the checks as JSON")
+    up = deeds.add_parser("up", help="run Prometheus on it until Ctrl-C", allow_abbrev=False)
+    up.description = (
+        "Run an installed Prometheus on the folder, and Alertmanager where there is one: in the foreground, on this "
+        "machine alone, data below DIR/data."
+    )
+    up.add_argument("folder", metavar="DIR", type=Path)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what was asked; returns the exit code."""
+    deeds = {"init": _init, "check": _check, "up": _up}
+    return deeds[args.deed](args)
+
+
+def _init(args: argparse.Namespace) -> int:
+    import msgspec
+
+    from cadenza.observe.bundle import read_manifest, write
+    from cadenza.observe.settings import Settings
+
+    before = read_manifest(args.folder)
+    given = {
+        "engines": tuple(args.engine_url) if args.engine_url else None,
+        "exporters": tuple(args.exporter) if args.exporter else None,
+        "prometheus": args.prometheus,
+        "alertmanager": args.alertmanager,
+        "slo_ttft_p99_s": args.slo_ttft_p99_s,
+    }
+    settings = msgspec.structs.replace(
+        before.settings if before is not None else Settings(),
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    written = write(settings, args.folder, force=args.force)
+    for fate, names in (("wrote", written.created), ("updated", written.updated)):
+        for name in names:
+            print(f"{fate} {args.folder / name}")
+    if written.unchanged:
+        print(f"{len(written.unchanged)} file(s) were as they should be")
+    for name in written.kept:
+        _say(f"cadenza: kept {args.folder / name}: you changed it (--force overwrites it)")
+    _say(f"\nNext ({args.folder}/README.md has other ways):")
+    _say(f"  cadenza observe check {args.folder}\n  cadenza observe up {args.folder}")
+    return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    import msgspec
+
+    from cadenza.observe.check import check
+
+    checks = check(args.folder)
+    if args.json:
+        told = [one._asdict() for one in checks]
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
+    else:
+        for one in checks:
+            fate = "FAILED" if one.wrong else "skipped" if one.skipped else "ok"
+            print(f"{fate:<8} {one.name}")
+            for sentence in one.wrong:
+                print(f"         {sentence}")
+            if one.skipped:
+                print(f"         {one.skipped}")
+    return int(any(one.wrong for one in checks))
+
+
+def _up(args: argparse.Namespace) -> int:
+    from cadenza.cli.signals import stop_on_signals
+    from cadenza.observe.up import run as run_servers
+
+    with stop_on_signals() as stop:
+        run_servers(args.folder, stop, lambda text: print(text, flush=True))
+    _say("stopped")
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

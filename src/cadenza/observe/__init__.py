@@ -1,0 +1,1 @@
+"""Prometheus, its rules and alerts, Alertmanager and Grafana for an engine and its cards: made, checked, run."""

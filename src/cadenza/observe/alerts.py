@@ -1,0 +1,342 @@
+"""The alerts: what is wrong with an engine or its cards, when to say so, and what to do about it.
+
+Ratios are guarded against no traffic; expressions over a card and an engine join on `node`, since their ports differ.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from cadenza.observe import vocabulary as words
+from cadenza.observe.rules import CRITICAL, VRAM
+from cadenza.observe.vocabulary import BY_MODEL, by_model, card, now, quantile, rate
+
+Severity = Literal["critical", "warning", "info"]
+
+DEFAULT_SLO_TTFT_P99_S = 2.0
+# "Under load": below this many streams a healthy small server makes less than 50 tokens a second as well.
+LOADED_STREAMS = 8
+# Reasons of gpu_metrics and NVML that mean heat; the others are limits of power and current, normal under load.
+HEAT = ".*(temp|therm|hot|heat|liquid).*"
+# Kinds of kernel events (`telemetry.kernel_patterns`) after which requests are lost, and those that tell of trouble.
+LOST = "ring_timeout|gpu_reset|reset_failed|queue_preemption|mes_hang|ras_uncorrectable|aer|off_the_bus|thermal"
+TROUBLE = "vm_fault|kfd_allocation|smu|xid|throttled"
+
+
+class Alert(NamedTuple):
+    """`hold`: for how long `expr` must hold; `article`: its row in the published list of six, from 0."""
+
+    name: str
+    expr: str
+    hold: str
+    severity: Severity
+    summary: str
+    description: str
+    runbook: str
+    article: int | None = None
+
+
+_RUNNING = by_model(now(words.RUNNING))
+_GENERATED = by_model(rate(words.GENERATED_TOKENS, "1m"))
+_FAILED = 'rate(vllm:request_success_total{finished_reason="error"}[5m])'
+_BY_HEAT, _NOT_BY_HEAT = f'reason=~"{HEAT}"', f'reason!~"{HEAT}"'
+_NOW, _MOST = 'state="current"', 'state="max"'
+_MODEL = "{{ $labels.model_name }} at {{ $labels.instance }}"
+_CARD = "{{ $labels.gpu }} of {{ $labels.node }}"
+_SHARE = "{{ $value | humanizePercentage }}"
+
+_ARTICLE = (
+    Alert(
+        "GpusSaturated",
+        f"min by (node) ({card('busy_ratio')}) > 0.98",
+        "5m",
+        "info",
+        "Every card of {{ $labels.node }} is busy all the time",
+        f"The least busy card has been busy for {_SHARE} of the time or more for five minutes.",
+        "Nothing is wrong if tokens flow: the machine is used in full. If latency matters more, send it fewer requests "
+        "or add a machine. Without tokens it is a hang: see GpuHung.",
+        0,
+    ),
+    Alert(
+        "GpuMemoryNearlyFull",
+        f"({card('memory_used_bytes', VRAM)})\n/ ({card('memory_size_bytes', VRAM)}) > 0.95",
+        "2m",
+        "warning",
+        f"The memory of {_CARD} is nearly full",
+        f"{_SHARE} of the card's memory is in use. vLLM takes gpu_memory_utilization of it at start, 0.92 unless told.",
+        "If the engine was told to take more than 0.95, this is as asked: raise the threshold. Else look for another "
+        "process on the card (amdgpu_process_memory_bytes, nvidia-smi) before an allocation fails.",
+        1,
+    ),
+    Alert(
+        "EngineBatchLarge",
+        f"{_RUNNING} > 32",
+        "1m",
+        "info",
+        f"Many requests run at once in {_MODEL}",
+        "{{ $value }} requests share each step: each of them gets its tokens more slowly.",
+        "Look at the time between tokens. If it is too long, lower max_num_seqs, limit the load at the gateway to what "
+        "`cadenza sweep` found before the knee, or add a replica.",
+        2,
+    ),
+    Alert(
+        "EngineQueueLong",
+        f"{by_model(now(words.WAITING))} > 8",
+        "1m",
+        "warning",
+        f"Requests queue up at {_MODEL}",
+        "{{ $value }} requests wait for admission; their time to first token grows with each.",
+        "If the KV cache is full, it holds the batch down: shorten contexts or give it more memory. If not, "
+        "max_num_seqs does: raise it as far as the time between tokens allows, or add a replica.",
+        3,
+    ),
+    Alert(
+        "EngineKvCacheNearlyFull",
+        f"{by_model(now(words.KV_USAGE), 'max')} > 0.92",
+        "1m",
+        "warning",
+        f"The KV cache of {_MODEL} is nearly full",
+        f"{_SHARE} of its blocks are in use; when none is left, requests are preempted and computed again.",
+        "Shorten max_model_len or answers, lower max_num_seqs, or give the cache more: gpu_memory_utilization up, "
+        "kv_cache_dtype fp8, another card.",
+        4,
+    ),
+    Alert(
+        "EngineSlow",
+        f"{_GENERATED} < 50\nand on ({BY_MODEL}) {_RUNNING} >= {LOADED_STREAMS}",
+        "2m",
+        "warning",
+        f"{_MODEL} is slow under load",
+        f'It makes {{{{ $value | printf "%.1f" }}}} tokens a second for {LOADED_STREAMS} requests or more.',
+        "Look for a card that throttles or a link that has lost lanes (one slow card slows all of a tensor-parallel "
+        "group), for a long prefill, and for preemptions. If this machine never does more, lower the threshold.",
+        5,
+    ),
+)
+
+
+def _first_token_late(slo_s: float) -> Alert:
+    return Alert(
+        "EngineFirstTokenLate",
+        f"(\n{quantile(0.99, words.TTFT, '5m')}\n) > {slo_s:g}",
+        "2m",
+        "warning",
+        f"The first token of {_MODEL} comes too late",
+        'One request in a hundred waits {{ $value | printf "%.2f" }} s or longer for its first token; '
+        f"promised are {slo_s:g} s. Between the engine's buckets the figure is interpolated.",
+        "See whether it is queueing (EngineQueueLong, queue time) or prefill (long prompts, prefix-cache hits fallen). "
+        "For queueing add a replica or limit the load at the gateway; for prefill shorten prompts or chunk them.",
+    )
+
+
+_ENGINE = (
+    Alert(
+        "EngineDown",
+        'up{job="engine"} == 0',
+        "30s",
+        "critical",
+        "The engine at {{ $labels.instance }} does not answer",
+        "Its /metrics page could not be read for half a minute.",
+        "See whether the process lives and what its log says last; then the machine's kernel log (GpuKernelEvents).",
+    ),
+    Alert(
+        "EngineMetricsMissing",
+        f'up{{job="engine"}} == 1 unless on (instance) ({now(words.RUNNING)})',
+        "1m",
+        "warning",
+        "The engine at {{ $labels.instance }} answers but tells nothing of itself",
+        "Its /metrics page has none of the series that every alert here rests on.",
+        "Start vLLM without --disable-log-stats, SGLang with --enable-metrics, llama-server with --metrics.",
+    ),
+    Alert(
+        "EngineErrors",
+        f"{by_model(_FAILED)}\n/ ({by_model('rate(vllm:request_success_total[5m])')} > 0) > 0.05",
+        "1m",
+        "warning",
+        f"Requests fail in {_MODEL}",
+        f"{_SHARE} of the requests that ended in the last five minutes ended in an error.",
+        "The engine's log has the errors. (vLLM counts failures in vllm:request_success_total, under finished_reason.)",
+    ),
+    Alert(
+        "EngineKvCachePressure",
+        f"{by_model(now(words.KV_USAGE), 'max')} > 0.95\nand on ({BY_MODEL}) {by_model(now(words.WAITING))} > 0",
+        "1m",
+        "warning",
+        f"The KV cache of {_MODEL} keeps requests waiting",
+        f"{_SHARE} of its blocks are in use and requests queue for room.",
+        "The cache, not the compute, limits this server. See EngineKvCacheNearlyFull for how to get room.",
+    ),
+    Alert(
+        "EnginePreemptionStorm",
+        f"{by_model(rate(words.PREEMPTIONS, '1m'))} * 60 > 10",
+        "1m",
+        "warning",
+        f"{_MODEL} preempts requests over and over",
+        '{{ $value | printf "%.0f" }} preemptions in the last minute; each computes tokens a second time.',
+        "More requests were admitted than the KV cache holds to their end: lower max_num_seqs, or enlarge the cache.",
+    ),
+)
+
+
+def _kernel(name: str, kinds: str, severity: Severity, runbook: str) -> Alert:
+    events = f'cadenza_kernel_events_total{{event=~"{kinds}"}}'
+    return Alert(
+        name,
+        # A counter that appears with its first event has not increased.
+        f"sum by (node, gpu, event) (increase({events}[10m])) > 0\n"
+        f"or sum by (node, gpu, event) ({events} > 0 unless {events} offset 10m)",
+        "0s",
+        severity,
+        "The kernel of {{ $labels.node }} reports {{ $labels.event }}",
+        f"Card {_CARD}, within the last ten minutes, or before Prometheus first looked.",
+        runbook,
+    )
+
+
+_CARDS = (
+    Alert(
+        "GpuHung",
+        f"max by (node) ({card('busy_ratio')}) > 0.95\n"
+        f"and on (node) sum by (node) ({now(words.RUNNING)}) > 0\n"
+        f"and on (node) sum by (node) ({rate(words.GENERATED_TOKENS, '1m')}) == 0",
+        "2m",
+        "critical",
+        "A card of {{ $labels.node }} is busy and no token comes",
+        "Requests run, a card is busy all the time, and for three minutes not one token was generated: one rank waits "
+        "for another that hangs or has died. Often the kernel log is silent. Low power tells spinning from work.",
+        "Take the server out of the gateway, save its log and `dmesg`, restart the engine; if the card stays busy "
+        "without a process, reset it or restart the machine. A collective's own timeout is ten minutes unless told.",
+    ),
+    Alert(
+        "GpuLost",
+        f"({card('up')}) == 0\n"
+        "or ((last_over_time(amdgpu_up[1h]) or last_over_time(nvidia_up[1h]))\n"
+        f"  unless on (node, gpu) ({card('up')})\n"
+        '  and on (node) up{job="exporter"} == 1)',
+        "10s",
+        "critical",
+        f"The card {_CARD} has gone",
+        "It was there within the last hour and is not any more, while the exporter answers.",
+        "See the kernel log for `PCIe Bus Error … type=Inaccessible` and a failed recovery. Power the machine off, not "
+        "just down; check seating, riser, cable and supply. If it was taken out on purpose, this ends within the hour.",
+    ),
+    Alert(
+        "GpuHot",
+        f"({card('temperature_celsius')})\n> ignoring (limit) ({card('temperature_limit_celsius', CRITICAL)}) - 5",
+        "2m",
+        "warning",
+        f"{_CARD} is within 5 °C of its limit",
+        '{{ $labels.sensor }}: {{ $value | printf "%.1f" }} °C. At its limit the driver lowers the clock.',
+        "Fan, air flow, dust, room. A passive card needs a duct. Lower the power cap to keep going meanwhile.",
+    ),
+    Alert(
+        "GpuThrottledByHeat",
+        f"max by (node, gpu, reason) ({card('throttled', _BY_HEAT)}) == 1",
+        "1m",
+        "warning",
+        f"{_CARD} lowers its clock for heat",
+        "Reason: {{ $labels.reason }}. In a tensor-parallel group every other card waits for it.",
+        "As for GpuHot. Figures measured meanwhile are those of a throttled machine.",
+    ),
+    Alert(
+        "GpuThrottled",
+        f"max by (node, gpu, reason) ({card('throttled', _NOT_BY_HEAT)}) == 1",
+        "10m",
+        "info",
+        f"{_CARD} lowers its clock",
+        "Reason: {{ $labels.reason }}, for ten minutes. A limit of power or current is normal under full load. (`any`: "
+        "this chip does not say which it is.)",
+        "Nothing, unless the power cap was meant to be higher: compare amdgpu_power_watts with amdgpu_power_cap_watts.",
+    ),
+    Alert(
+        "GpuLinkNarrow",
+        f"({card('pcie_link_width_lanes', _NOW)})\n"
+        f"< ignoring (state) ({card('pcie_link_width_lanes', _MOST)})\n"
+        f"and on (node, gpu) ({card('busy_ratio')}) > 0.5",
+        "10m",
+        "warning",
+        f"{_CARD} works on fewer PCIe lanes than it has",
+        "{{ $value }} lanes under load. Speed drops at idle on purpose; width under load does not.",
+        "Reseat the card, check the riser and the slot's wiring (a second card may halve the first one's lanes).",
+    ),
+    _kernel(
+        "GpuKernelEvents",
+        LOST,
+        "critical",
+        "`dmesg` has the lines and the process. Requests of that time are lost or wrong; the engine usually needs a "
+        "restart. If it comes back: cooler, lower power cap, older or newer driver, other card.",
+    ),
+    _kernel(
+        "GpuKernelWarnings",
+        TROUBLE,
+        "warning",
+        "`dmesg` has the lines. vm_fault: a program read where nothing is mapped, most often a bug of the engine's; "
+        "kfd_allocation: no memory for compute queues; throttled: too hot; smu, xid: the driver's own manual.",
+    ),
+    Alert(
+        "GpuUncorrectableErrors",
+        # Some drivers add about a million at once that never happened.
+        'increase(amdgpu_ras_errors_total{severity="uncorrectable"}[15m]) > 0\n'
+        'and increase(amdgpu_ras_errors_total{severity="uncorrectable"}[15m]) < 1e6',
+        "0s",
+        "critical",
+        f"Uncorrectable errors in {{{{ $labels.block }}}} of {_CARD}",
+        "Data on the card was damaged within the last quarter of an hour; answers may be wrong.",
+        "Restart the engine. If it happens again, take the card out of service (amdgpu_bad_pages tells retired pages).",
+    ),
+)
+_EXPORTER = (
+    Alert(
+        "ExporterDown",
+        'up{job="exporter"} == 0',
+        "30s",
+        "warning",
+        "The exporter at {{ $labels.instance }} does not answer",
+        "Nothing is known of the cards and the kernel log of {{ $labels.node }}; their alerts are silent, not well.",
+        "`cadenza exporter` on that machine; its log says why it stopped.",
+    ),
+    Alert(
+        "CollectorStuck",
+        "cadenza_collector_age_seconds > 30",
+        "30s",
+        "warning",
+        "{{ $labels.collector }} on {{ $labels.node }} is stuck",
+        'Its values are {{ $value | printf "%.0f" }} s old: what it asks does not answer.',
+        "A tool that hangs, often after a card's crash: `ps` shows it in state D. The other collectors go on. Restart "
+        "the machine if it stays.",
+    ),
+)
+
+
+def alerts(slo_ttft_p99_s: float = DEFAULT_SLO_TTFT_P99_S) -> tuple[Alert, ...]:
+    """Every alert, the published six first."""
+    return (*_ARTICLE, _first_token_late(slo_ttft_p99_s), *_ENGINE, *_CARDS, *_EXPORTER)
+
+
+def alert_rules(slo_ttft_p99_s: float) -> dict[str, object]:
+    """rules/alerts.yml, as plain values."""
+    groups: dict[str, Callable[[Alert], bool]] = {
+        "cadenza-engine-alerts": lambda alert: alert.name.startswith("Engine"),
+        "cadenza-card-alerts": lambda alert: alert.name.startswith("Gpu"),
+        "cadenza-exporter-alerts": lambda alert: not alert.name.startswith(("Engine", "Gpu")),
+    }
+    every = alerts(slo_ttft_p99_s)
+    return {
+        "groups": [
+            {"name": name, "rules": [_rule(alert) for alert in every if belongs(alert)]}
+            for name, belongs in groups.items()
+        ]
+    }
+
+
+def _rule(alert: Alert) -> dict[str, object]:
+    return {
+        "alert": alert.name,
+        "expr": alert.expr,
+        "for": alert.hold,
+        "labels": {"severity": alert.severity},
+        "annotations": {
+            "summary": alert.summary,
+            "description": alert.description,
+            "runbook": alert.runbook,
+        },
+    }

@@ -1,0 +1,171 @@
+"""The bundle: which files it has, and how it is written without losing what somebody changed in it."""
+
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from cadenza.errors import CadenzaError, UsageError
+from cadenza.observe.alertmanager import alertmanager_config
+from cadenza.observe.alerts import alert_rules
+from cadenza.observe.compose import compose
+from cadenza.observe.dashboards import DASHBOARDS
+from cadenza.observe.grafana import datasources, providers
+from cadenza.observe.prometheus import prometheus_config
+from cadenza.observe.readme import readme
+from cadenza.observe.rule_tests import rule_tests
+from cadenza.observe.rules import recording_rules
+from cadenza.observe.settings import Settings, check
+from cadenza.observe.yaml_text import render
+
+MANIFEST = ".cadenza-observe.json"
+_SCHEMA = 1
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What was written last: for which settings, and the hash of each file, by which a change of somebody's is told."""
+
+    schema: int = _SCHEMA
+    settings: Settings
+    files: dict[str, str]
+
+
+class Written(NamedTuple):
+    """Files by what became of them; `kept`: changed by somebody, and left so, although they would now be other."""
+
+    created: list[str]
+    updated: list[str]
+    unchanged: list[str]
+    kept: list[str]
+
+
+def lay_out(settings: Settings, folder: Path) -> dict[str, str]:
+    """The text of every file, by its path within the bundle. `folder`: where it will lie, for Grafana to find it."""
+    slo_s = settings.slo_ttft_p99_s
+    files = {
+        "prometheus.yml": render(prometheus_config(settings), _ABOUT["prometheus.yml"]),
+        "rules/recording.yml": render(recording_rules(), _ABOUT["rules/recording.yml"]),
+        "rules/alerts.yml": render(alert_rules(slo_s), _ABOUT["rules/alerts.yml"]),
+        "rules/tests.yml": render(rule_tests(slo_s), _ABOUT["rules/tests.yml"]),
+        "alertmanager.yml": render(alertmanager_config(), _ABOUT["alertmanager.yml"]),
+        "compose.yml": render(compose(settings, folder), _ABOUT["compose.yml"]),
+        "grafana/provisioning/datasources/cadenza.yml": render(datasources(settings.prometheus), _ABOUT["grafana"]),
+        "grafana/provisioning/dashboards/cadenza.yml": render(
+            providers(str(folder / "grafana" / "dashboards")), _ABOUT["grafana"]
+        ),
+        "README.md": readme(settings, folder),
+    }
+    for name, make in DASHBOARDS.items():
+        text = msgspec.json.format(msgspec.json.encode(make()), indent=1).decode()
+        files[f"grafana/dashboards/{name}.json"] = text + "\n"
+    return files
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """What an earlier init left, None: nothing. UsageError if it is not to be understood."""
+    try:
+        data = (folder / MANIFEST).read_bytes()
+    except OSError:
+        return None
+    try:
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except msgspec.MsgspecError:
+        manifest = None
+    if manifest is None or manifest.schema > _SCHEMA:
+        raise UsageError(f"{folder / MANIFEST} is not one that this cadenza wrote: remove it, or take another folder")
+    return manifest
+
+
+def write(settings: Settings, folder: Path, *, force: bool = False) -> Written:
+    """Write the bundle. A file that is not as it was written last stays, unless `force`; files as they should be too.
+
+    UsageError: the settings make no sense; CadenzaError: a file cannot be written.
+    """
+    files = lay_out(check(settings), folder.resolve())
+    before = read_manifest(folder)
+    known = before.files if before is not None else {}
+    written = Written([], [], [], [])
+    hashes: dict[str, str] = {}
+    for name, text in files.items():
+        path = folder / name
+        there = _read(path)
+        if there == text:
+            fate = written.unchanged
+        elif there is None:
+            fate = written.created
+        elif force or _hash(there) == known.get(name):
+            fate = written.updated
+        else:
+            written.kept.append(name)
+            # As it was written last, so that it is told from its own text the next time as well.
+            hashes[name] = known.get(name, "")
+            continue
+        if fate is not written.unchanged:
+            _put(path, text)
+        fate.append(name)
+        hashes[name] = _hash(text)
+    _put_manifest(folder, Manifest(settings=settings, files=hashes))
+    return written
+
+
+def _put_manifest(folder: Path, manifest: Manifest) -> None:
+    text = msgspec.json.format(msgspec.json.encode(manifest), indent=1).decode() + "\n"
+    if _read(folder / MANIFEST) != text:
+        _put(folder / MANIFEST, text)
+
+
+def _hash(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CadenzaError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _put(path: Path, text: str) -> None:
+    """Whole or not at all: Prometheus may be reading it."""
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        raise CadenzaError(f"{path} cannot be written: {error.strerror}") from None
+
+
+_AGAIN = "Made by `cadenza observe init`; a file that you change is left alone by the next one."
+_ABOUT: Mapping[str, str] = {
+    name: f"{_AGAIN}\n{text}".strip()
+    for name, text in {
+        "prometheus.yml": (
+            "Who is scraped, every second. `node` is the host without the port, so that the series of an engine and of "
+            "the cards below it can be joined."
+        ),
+        "rules/recording.yml": (
+            "One vocabulary over vLLM, SGLang and llama.cpp, AMD and NVIDIA; what the dashboards draw."
+        ),
+        "rules/alerts.yml": "Each alert says in its annotations what it means and what to do.",
+        "rules/tests.yml": (
+            "promtool test rules rules/tests.yml\n"
+            "Each alert in a situation in which it fires and in ones in which it must not."
+        ),
+        "alertmanager.yml": (
+            "The receivers say nothing to anybody yet. Fill them in, as in\n"
+            "  - name: critical\n"
+            "    webhook_configs: [{url: 'http://127.0.0.1:5001/'}]\n"
+            "Others: email_configs, slack_configs, pagerduty_configs."
+        ),
+        "compose.yml": (
+            "Prometheus, Alertmanager and Grafana in containers on this machine's own network, for Linux:\n"
+            "docker compose up"
+        ),
+        "grafana": "",
+    }.items()
+}

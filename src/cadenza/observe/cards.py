@@ -1,0 +1,106 @@
+"""The dashboard of the cards, each in a row of its own; the kernel log, the host and the exporter under them."""
+
+from cadenza.observe.grafana import Json, Panel, Query, Section, dashboard
+from cadenza.observe.panels import ALERT_NOTE, EVENT_NOTE, GPUS, LOAD_NOTE, NODES, OF_CARD, ON_NODE, WINDOW
+from cadenza.observe.rules import VRAM
+from cadenza.observe.vocabulary import card, card_rate
+
+_NONE = "not told by this card"
+
+
+def gpu() -> Json:
+    """The dashboard as Grafana reads it."""
+    sections = (
+        Section("Card $gpu", (*_work(), *_link()), repeat="gpu"),
+        Section("Kernel log", _kernel()),
+        Section("Host", _host()),
+        Section("Exporter", _exporter()),
+    )
+    text = "Each card in a row of its own, by PCI address; the host under it; what the exporter could not read."
+    return dashboard(
+        "cadenza-gpu", "cadenza: cards", text, sections, (NODES, GPUS), (LOAD_NOTE, ALERT_NOTE, EVENT_NOTE)
+    )
+
+
+def _of(name: str, legend: str, where: str = "") -> Query:
+    return Query(card(name, f"{OF_CARD},{where}" if where else OF_CARD), legend)
+
+
+def _work() -> tuple[Panel, ...]:
+    busy = (_of("busy_ratio", "core"), _of("memory_busy_ratio", "memory"))
+    memory = (_of("memory_used_bytes", "used {{pool}}"), _of("memory_size_bytes", "size", VRAM))
+    heat = (_of("temperature_celsius", "{{sensor}}"), _of("temperature_limit_celsius", "{{sensor}} {{limit}}"))
+    power = (_of("power_watts", "{{type}}"), _of("power_cap_watts", "cap"))
+    throttled, red = _of("throttled", "{{reason}}"), ((1, "red"),)
+    rpm = Query(f"amdgpu_fan_speed_rpm{{{OF_CARD}}}", "fan")
+    fanless = "no fan of its own"
+    return (
+        Panel("Busy", busy, "percentunit", width=6, maximum=1, empty=_NONE),
+        Panel("Memory", memory, "bytes", width=6, empty=_NONE),
+        Panel("Temperature", heat, "celsius", width=6, empty=_NONE),
+        Panel("Power", power, "watt", width=6, empty=_NONE),
+        Panel("Clocks", (_of("clock_hertz", "{{domain}}"),), "hertz", width=6, empty=_NONE),
+        Panel("Throttled", (throttled,), type="state-timeline", width=6, steps=red, maximum=1, empty=_NONE),
+        Panel("Fan", (_of("fan_ratio", "fan"),), "percentunit", width=6, maximum=1, empty=fanless),
+        Panel("Fan speed", (rpm,), "rotrpm", width=6, empty=fanless),
+    )
+
+
+def _link() -> tuple[Panel, ...]:
+    traffic = (_of("pcie_received_bytes_per_second", "received"), _of("pcie_sent_bytes_per_second", "sent"))
+    replays = Query(card_rate("pcie_replays_total", WINDOW, OF_CARD), "replays a second")
+    ras = Query(f"sum by (block, severity) (amdgpu_ras_errors_total{{{OF_CARD}}})", "{{severity}} in {{block}}")
+    speed = _of("pcie_link_speed_transfers_per_second", "{{state}}")
+    idle = "An idle link slows down."
+    facts = Query(f"amdgpu_info{{{OF_CARD}}} or nvidia_info{{{OF_CARD}}}", "there", True)
+    return (
+        Panel("PCIe lanes", (_of("pcie_link_width_lanes", "{{state}}"),), width=6, empty=_NONE),
+        Panel("PCIe speed, transfers a second", (speed,), width=6, empty=_NONE, description=idle),
+        Panel("PCIe traffic, upper bound", traffic, "Bps", width=6, empty=_NONE),
+        Panel("PCIe replays", (replays,), width=6, empty=_NONE),
+        Panel("Memory errors", (ras,), width=6, empty=_NONE),
+        Panel("What it is", (facts,), type="table", width=18, empty=_NONE),
+    )
+
+
+def _kernel() -> tuple[Panel, ...]:
+    events = Query(f"sum by (event, gpu) (cadenza_kernel_events_total{{{ON_NODE}}})", "{{event}} {{gpu}}")
+    lost = Query(f"cadenza_kernel_log_lost_total{{{ON_NODE}}}", "{{node}}")
+    since = "Kernel events since the exporter started"
+    return (
+        Panel(since, (events,), width=12, empty="none"),
+        Panel("Kernel log lines lost", (lost,), width=12, empty="the kernel log is not read"),
+    )
+
+
+def _host() -> tuple[Panel, ...]:
+    cpu = Query(f'cadenza_host_cpu_ratio{{mode!="idle",{ON_NODE}}}', "{{mode}} {{node}}")
+    memory = tuple(
+        Query(f"cadenza_host_{name}_bytes{{{ON_NODE}}}", f"{legend} {{{{node}}}}")
+        for name, legend in (("memory_size", "size"), ("memory_available", "available"), ("swap_used", "swap used"))
+    )
+    network = tuple(
+        Query(f"rate(cadenza_host_network_{way}_bytes_total{{{ON_NODE}}}[{WINDOW}])", f"{way} {{{{device}}}}")
+        for way in ("received", "sent")
+    )
+    return (
+        Panel("CPU", (cpu,), "percentunit", maximum=1, stacked=True, empty="not told"),
+        Panel("Memory of the host", memory, "bytes", empty="not told"),
+        Panel("Network", network, "Bps", empty="not told"),
+    )
+
+
+def _exporter() -> tuple[Panel, ...]:
+    collector = "{{collector}}"
+    works, takes, age = (
+        Query(f"cadenza_collector_{name}{{{ON_NODE}}}", collector)
+        for name in ("success", "duration_seconds", "age_seconds")
+    )
+    missing = f"sum by (collector, reason) (rate(cadenza_collector_missing_total{{{ON_NODE}}}[{WINDOW}]))"
+    old = ((30, "red"),)
+    return (
+        Panel("Collectors", (works,), type="state-timeline", width=6, maximum=1, empty="no exporter"),
+        Panel("A round takes", (takes,), "s", width=6, empty="no exporter"),
+        Panel("Age of the values", (age,), "s", width=6, steps=old, empty="no exporter"),
+        Panel("Not to be had", (Query(missing, "{{reason}} {{collector}}"),), width=6, empty="nothing is missing"),
+    )

@@ -1,0 +1,77 @@
+"""The dashboard of everything: every node, engine and card at a glance."""
+
+from cadenza.observe.grafana import Json, Panel, Query, Section, dashboard
+from cadenza.observe.panels import ALERT_NOTE, CARD, EVENT_NOTE, LOAD_NOTE, MODEL, NODES, ON_NODE, gauge
+from cadenza.observe.vocabulary import card
+
+_FIRING = f'sort_desc(sum by (severity, alertname, node, instance, gpu) (ALERTS{{alertstate="firing",{ON_NODE}}}))'
+
+
+def cluster() -> Json:
+    """The dashboard as Grafana reads it."""
+    firing = Query(_FIRING, "firing", True)
+    alarm = Panel("Alerts that fire", (firing,), type="table", width=24, height=7, empty="none")
+    sections = (
+        Section("Now", _figures()),
+        Section("Alerts", (alarm,)),
+        Section("Engines", _engines()),
+        Section("Cards", _cards()),
+    )
+    text = "Every engine and card at a glance. Blue regions: load; red: alerts."
+    return dashboard(
+        "cadenza-cluster", "cadenza: cluster", text, sections, (NODES,), (LOAD_NOTE, ALERT_NOTE, EVENT_NOTE)
+    )
+
+
+def _figures() -> tuple[Panel, ...]:
+    def answering(job: str) -> str:
+        up = f'up{{job="{job}",{ON_NODE}}}'
+        return f"sum({up}) / count({up})"
+
+    def total(record: str) -> str:
+        return f"sum({record}{{{ON_NODE}}})"
+
+    wanted = (
+        ("Engines that answer", answering("engine"), "percentunit", "none"),
+        ("Exporters that answer", answering("exporter"), "percentunit", "none"),
+        ("Cards", f"sum({card('up', ON_NODE)})", "short", "no card"),
+        ("Tokens a second", total("model:engine_generation_tokens:rate1m"), "short", "no traffic"),
+        ("Requests running", total("model:engine_requests_running:sum"), "short", "no engine"),
+        ("Requests waiting", total("model:engine_requests_waiting:sum"), "short", "no engine"),
+        ("Power of the cards", total("node:gpu_power_watts:sum"), "watt", "no card"),
+        ("Energy per token", f"max(node:gpu_energy_per_token:joules{{{ON_NODE}}})", "joule", "no traffic"),
+    )
+    return tuple(
+        Panel(title, (Query(expr),), unit, "stat", width=3, height=4, empty=empty)
+        for title, expr, unit, empty in wanted
+    )
+
+
+def _engines() -> tuple[Panel, ...]:
+    queue = (
+        gauge("model:engine_requests_running:sum", ON_NODE, f"running {MODEL}"),
+        gauge("model:engine_requests_waiting:sum", ON_NODE, f"waiting {MODEL}"),
+    )
+    tokens, usage = (gauge(f"model:engine_{name}", ON_NODE) for name in ("generation_tokens:rate1m", "kv_usage:max"))
+    first, gap = (gauge(f"model:engine_{name}_seconds:p99_rate1m", ON_NODE) for name in ("ttft", "itl"))
+    full = ((0.92, "orange"),)
+    return (
+        Panel("Tokens generated a second", (tokens,), width=12, stacked=True),
+        Panel("Requests running and waiting", queue, width=12),
+        Panel("Time to first token, P99", (first,), "s"),
+        Panel("Time between tokens, P99", (gap,), "s"),
+        Panel("KV cache in use, fullest engine", (usage,), "percentunit", maximum=1, steps=full),
+    )
+
+
+def _cards() -> tuple[Panel, ...]:
+    wanted = (
+        ("Busy", "gpu:busy:ratio", "percentunit", 1),
+        ("Memory in use", "gpu:memory_used:ratio", "percentunit", 1),
+        ("Power", "gpu:power_watts:max", "watt", None),
+        ("To the temperature limit", "gpu:temperature_margin_celsius:min", "celsius", None),
+    )
+    return tuple(
+        Panel(title, (gauge(name, ON_NODE, CARD),), unit, width=6, maximum=most, empty="no card")
+        for title, name, unit, most in wanted
+    )

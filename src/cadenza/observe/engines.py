@@ -1,0 +1,99 @@
+"""The dashboard of one engine: load, latency, cache, lengths, HTTP."""
+
+from cadenza.observe import vocabulary as words
+from cadenza.observe.grafana import Json, Panel, Query, Section, dashboard
+from cadenza.observe.panels import (
+    ALERT_NOTE,
+    INSTANCES,
+    LOAD_NOTE,
+    MODEL,
+    MODELS,
+    NODES,
+    OF_MODEL,
+    ON_NODE,
+    WINDOW,
+    gauge,
+    quantiles,
+)
+from cadenza.observe.rules import QUANTILES
+from cadenza.observe.vocabulary import Series, by_model, quantile, rate
+
+
+def engine() -> Json:
+    """The dashboard as Grafana reads it."""
+    sections = (
+        Section("Load", _load()),
+        Section("Latency", _latency()),
+        Section("Cache", _cache()),
+        Section("Requests", _requests()),
+    )
+    text = "One engine from the inside: vLLM in full, SGLang and llama.cpp as far as they tell it."
+    variables = (NODES, INSTANCES, MODELS)
+    return dashboard("cadenza-engine", "cadenza: engine", text, sections, variables, (LOAD_NOTE, ALERT_NOTE))
+
+
+def _only_vllm(name: str) -> tuple[Query, ...]:
+    """Quantiles of a histogram that only vLLM has."""
+    return tuple(
+        Query(quantile(share, Series(f"vllm:{name}"), WINDOW, OF_MODEL), f"{short} {MODEL}")
+        for share, short in QUANTILES
+    )
+
+
+def _load() -> tuple[Panel, ...]:
+    ended = f"sum by (finished_reason) (rate(vllm:request_success_total{{{OF_MODEL}}}[{WINDOW}]))"
+    waiting = f"sum by (reason) (vllm:num_requests_waiting_by_reason{{{OF_MODEL}}})"
+    queue = (
+        gauge("model:engine_requests_running:sum", legend=f"running {MODEL}"),
+        gauge("model:engine_requests_waiting:sum", legend=f"waiting {MODEL}"),
+    )
+    generated = Query(by_model(rate(words.GENERATED_TOKENS, WINDOW, OF_MODEL)), MODEL)
+    prompts = Query(by_model(rate(words.PROMPT_TOKENS, WINDOW, OF_MODEL)), MODEL)
+    return (
+        Panel("Requests that end, by how", (Query(ended, "{{finished_reason}}"),), "reqps", stacked=True),
+        Panel("Running, waiting", queue),
+        Panel("Waiting, by what for", (Query(waiting, "{{reason}}"),)),
+        Panel("Tokens generated a second", (generated,)),
+        Panel("Prompt tokens a second", (prompts,)),
+        Panel("Tokens a step", _only_vllm("iteration_tokens_total")),
+    )
+
+
+def _latency() -> tuple[Panel, ...]:
+    first = f"sum by (le) ({rate(words.TTFT, WINDOW, OF_MODEL, suffix='_bucket')})"
+    gaps = f"sum by (le) ({rate(words.ITL, WINDOW, OF_MODEL, suffix='_bucket')})"
+    arrival = "From arrival at the engine. What the network and the client add is in the client's own report."
+    fine = "vLLM has no bucket below 10 ms: below it the figures are interpolated from 0."
+    return (
+        Panel("Time to first token", quantiles("ttft"), "s", width=6, description=arrival),
+        Panel("Time between tokens", quantiles("itl"), "s", width=6, description=fine),
+        Panel("Whole request", quantiles("e2e"), "s", width=6),
+        Panel("In the queue", quantiles("queue"), "s", width=6),
+        Panel("Time to first token, all of it", (Query(first, "{{le}}"),), "s", "heatmap", 12),
+        Panel("Time between tokens, all of it", (Query(gaps, "{{le}}"),), "s", "heatmap", 12),
+        Panel("Prefill", _only_vllm("request_prefill_time_seconds"), "s"),
+        Panel("Decode", _only_vllm("request_decode_time_seconds"), "s"),
+        Panel("Time per output token, by request", _only_vllm("request_time_per_output_token_seconds"), "s"),
+    )
+
+
+def _cache() -> tuple[Panel, ...]:
+    full = ((0.92, "orange"),)
+    hits = (gauge("model:engine_prefix_cache_hits:ratio_rate5m"),)
+    return (
+        Panel("KV cache in use", (gauge("model:engine_kv_usage:max"),), "percentunit", maximum=1, steps=full),
+        Panel("Preemptions a second", (gauge("model:engine_preemptions:rate1m"),)),
+        Panel("Prompt tokens found in the prefix cache", hits, "percentunit", maximum=1),
+    )
+
+
+def _requests() -> tuple[Panel, ...]:
+    here = f'{ON_NODE},instance=~"$instance"'
+    status = Query(f"sum by (status) (rate(http_requests_total{{{here}}}[{WINDOW}]))", "{{status}}")
+    scrape = Query(f'scrape_duration_seconds{{job="engine",{here}}}', "{{instance}}")
+    return (
+        Panel("Prompt length", _only_vllm("request_prompt_tokens"), width=6),
+        Panel("Answer length", _only_vllm("request_generation_tokens"), width=6),
+        Panel("HTTP answers, by status", (status,), "reqps", width=6),
+        Panel("Reading /metrics takes", (scrape,), "s", width=6, empty="no engine"),
+    )

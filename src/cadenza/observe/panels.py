@@ -1,0 +1,42 @@
+"""What the dashboards share: choices of node, engine, model and card; marks in time; queries over rules."""
+
+from cadenza.observe.grafana import Query, annotation, variable
+from cadenza.observe.rules import QUANTILES
+
+WINDOW = "$__rate_interval"
+ON_NODE = 'node=~"$node"'
+OF_CARD = 'node=~"$node",gpu=~"$gpu"'
+OF_MODEL = 'node=~"$node",instance=~"$instance",model_name=~"$model"'
+MODEL = "{{model_name}} {{instance}}"
+CARD = "{{node}} {{gpu}}"
+
+NODES = variable("node", "Node", "label_values(up, node)")
+INSTANCES = variable("instance", "Engine", 'label_values(up{job="engine",node=~"$node"}, instance)')
+MODELS = variable(
+    "model", "Model", 'label_values(model:engine_requests_running:sum{node=~"$node",instance=~"$instance"}, model_name)'
+)
+GPUS = variable("gpu", "Card", 'label_values(gpu:busy:ratio{node=~"$node"}, gpu)')
+
+# A run, as the engine sees it: for as long as requests are in it. Whoever sent them.
+LOAD_NOTE = annotation(
+    "Load",
+    'sum by (node, instance, model_name) (model:engine_requests_in_system:sum{node=~"$node"}) > 0',
+    "{{model_name}} at {{instance}}",
+    "blue",
+)
+ALERT_NOTE = annotation(
+    "Alerts", 'ALERTS{alertstate="firing",severity=~"critical|warning"}', "{{alertname}} {{instance}} {{gpu}}", "red"
+)
+EVENT_NOTE = annotation(
+    "Kernel events", "increase(cadenza_kernel_events_total[1m]) > 0", "{{event}} {{gpu}} on {{node}}", "orange"
+)
+
+
+def gauge(record: str, where: str = OF_MODEL, legend: str = MODEL) -> Query:
+    return Query(f"{record}{{{where}}}", legend)
+
+
+def quantiles(name: str, legend: str = MODEL) -> tuple[Query, ...]:
+    return tuple(
+        gauge(f"model:engine_{name}_seconds:{short}_rate1m", legend=f"{short} {legend}") for _, short in QUANTILES
+    )

@@ -1,0 +1,76 @@
+"""Recording rules: one vocabulary over engines and cards, quantiles over a minute, joules per token.
+
+Names as Prometheus recommends: level:metric:operations. `model` is one model on one server, `gpu` one card.
+"""
+
+from typing import NamedTuple
+
+from cadenza.observe import vocabulary as words
+from cadenza.observe.vocabulary import Series, by_model, card, now, quantile, rate
+
+QUANTILES = ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
+VRAM = 'pool="vram"'
+CRITICAL = 'limit="crit"'
+LATENCIES: dict[str, Series] = {"ttft": words.TTFT, "itl": words.ITL, "e2e": words.E2E, "queue": words.QUEUE}
+
+
+class Recording(NamedTuple):
+    record: str
+    expr: str
+
+
+_STATE = (
+    Recording("model:engine_requests_running:sum", by_model(now(words.RUNNING))),
+    Recording("model:engine_requests_waiting:sum", by_model(now(words.WAITING))),
+    Recording(
+        "model:engine_requests_in_system:sum",
+        "model:engine_requests_running:sum + model:engine_requests_waiting:sum",
+    ),
+    # A maximum: the sum or mean of several engines' shares says nothing about the one that is full.
+    Recording("model:engine_kv_usage:max", by_model(now(words.KV_USAGE), "max")),
+    Recording("model:engine_generation_tokens:rate1m", by_model(rate(words.GENERATED_TOKENS, "1m"))),
+    Recording("model:engine_prompt_tokens:rate1m", by_model(rate(words.PROMPT_TOKENS, "1m"))),
+    Recording("model:engine_requests_ended:rate1m", by_model(rate(words.ENDED, "1m"))),
+    Recording("model:engine_preemptions:rate1m", by_model(rate(words.PREEMPTIONS, "1m"))),
+    Recording(
+        "model:engine_prefix_cache_hits:ratio_rate5m",
+        f"{by_model('rate(vllm:prefix_cache_hits_total[5m])')}\n"
+        f"/ ({by_model('rate(vllm:prefix_cache_queries_total[5m])')} > 0)\n"
+        f"or {by_model('sglang:cache_hit_rate', 'max')}",
+    ),
+)
+_LATENCY = tuple(
+    Recording(f"model:engine_{name}_seconds:{short}_rate1m", quantile(share, series, "1m"))
+    for name, series in LATENCIES.items()
+    for share, short in QUANTILES
+)
+_CARDS = (
+    Recording("gpu:busy:ratio", f"max by (node, gpu) ({card('busy_ratio')})"),
+    Recording(
+        "gpu:memory_used:ratio",
+        f"max by (node, gpu) (\n  ({card('memory_used_bytes', VRAM)})\n  / ({card('memory_size_bytes', VRAM)})\n)",
+    ),
+    Recording("gpu:power_watts:max", f"max by (node, gpu) ({card('power_watts')})"),
+    Recording(
+        "gpu:temperature_margin_celsius:min",
+        "min by (node, gpu) (\n  (" + card("temperature_limit_celsius", CRITICAL) + ")\n"
+        "  - ignoring (limit) (" + card("temperature_celsius") + ")\n)",
+    ),
+    Recording("node:gpu_power_watts:sum", "sum by (node) (gpu:power_watts:max)"),
+    Recording("node:engine_generation_tokens:rate1m", "sum by (node) (model:engine_generation_tokens:rate1m)"),
+    Recording(
+        "node:gpu_energy_per_token:joules",
+        "node:gpu_power_watts:sum / on (node) (node:engine_generation_tokens:rate1m > 0)",
+    ),
+)
+GROUPS: dict[str, tuple[Recording, ...]] = {
+    "cadenza-engine": _STATE,
+    "cadenza-latency": _LATENCY,
+    "cadenza-cards": _CARDS,
+}
+RECORDED = frozenset(rule.record for rules in GROUPS.values() for rule in rules)
+
+
+def recording_rules() -> dict[str, object]:
+    """rules/recording.yml, as plain values."""
+    return {"groups": [{"name": name, "rules": [rule._asdict() for rule in rules]} for name, rules in GROUPS.items()]}

@@ -1,0 +1,77 @@
+"""PromQL for one thing whatever engine or card tells it: vLLM, SGLang and llama.cpp; amdgpu and NVIDIA."""
+
+from typing import NamedTuple
+
+# One series a server and model. llama.cpp names no model: there it is empty.
+BY_MODEL = "node, instance, model_name"
+
+
+class Series(NamedTuple):
+    """The names of one quantity; empty where an engine does not tell it. Histograms without their suffix."""
+
+    vllm: str
+    sglang: str = ""
+    llamacpp: str = ""
+
+
+RUNNING = Series("vllm:num_requests_running", "sglang:num_running_reqs", "llamacpp:requests_processing")
+WAITING = Series("vllm:num_requests_waiting", "sglang:num_queue_reqs", "llamacpp:requests_deferred")
+KV_USAGE = Series("vllm:kv_cache_usage_perc", "sglang:token_usage", "llamacpp:kv_cache_usage_ratio")
+PROMPT_TOKENS = Series("vllm:prompt_tokens_total", "sglang:prompt_tokens_total", "llamacpp:prompt_tokens_total")
+GENERATED_TOKENS = Series(
+    "vllm:generation_tokens_total", "sglang:generation_tokens_total", "llamacpp:tokens_predicted_total"
+)
+ENDED = Series("vllm:request_success_total", "sglang:num_requests_total")
+PREEMPTIONS = Series("vllm:num_preemptions_total", "sglang:num_retracted_requests_total")
+TTFT = Series("vllm:time_to_first_token_seconds", "sglang:time_to_first_token_seconds")
+ITL = Series("vllm:inter_token_latency_seconds", "sglang:inter_token_latency_seconds")
+E2E = Series("vllm:e2e_request_latency_seconds", "sglang:e2e_request_latency_seconds")
+QUEUE = Series("vllm:request_queue_time_seconds", "sglang:queue_time_seconds")
+
+# Every rank of an SGLang engine may tell the engine's gauges: one is enough. Versions differ in which ranks they label.
+_FIRST_RANK = 'tp_rank=~"0?",pp_rank=~"0?"'
+
+
+def now(series: Series, where: str = "", offset: str = "") -> str:
+    """The gauge, of whichever engine has it. `where`: matchers, `offset`: as in "offset 1h"."""
+    vllm, sglang, llamacpp = series
+    parts = [_select(vllm, where, offset)]
+    if sglang:
+        parts.append(_select(sglang, f"{where},{_FIRST_RANK}" if where else _FIRST_RANK, offset))
+    if llamacpp:
+        parts.append(_select(llamacpp, where, offset))
+    return " or ".join(parts)
+
+
+def rate(series: Series, window: str, where: str = "", offset: str = "", suffix: str = "") -> str:
+    """Per second over `window`; `suffix` for a histogram: _bucket, _sum, _count."""
+    return " or ".join(
+        f"rate({_select(name + suffix, where, '')}[{window}]{' ' + offset if offset else ''})"
+        for name in series
+        if name
+    )
+
+
+def by_model(expression: str, operator: str = "sum") -> str:
+    """One value a server and model; data-parallel engines of one server are taken together."""
+    return f"{operator} by ({BY_MODEL}) ({expression})"
+
+
+def quantile(share: float, series: Series, window: str, where: str = "", offset: str = "") -> str:
+    """The `share` quantile over `window`, nothing where nothing was observed in it (PromQL alone would say NaN)."""
+    buckets = f"sum by (le, {BY_MODEL}) ({rate(series, window, where, offset, '_bucket')})"
+    seen = by_model(rate(series, window, where, offset, "_count"))
+    return f"histogram_quantile({share:g}, {buckets})\nand on ({BY_MODEL}) {seen} > 0"
+
+
+def card(name: str, where: str = "", offset: str = "") -> str:
+    """A series of the cards, AMD's or NVIDIA's: `name` without the prefix."""
+    return " or ".join(_select(f"{maker}_{name}", where, offset) for maker in ("amdgpu", "nvidia"))
+
+
+def card_rate(name: str, window: str, where: str = "") -> str:
+    return " or ".join(f"rate({_select(f'{maker}_{name}', where, '')}[{window}])" for maker in ("amdgpu", "nvidia"))
+
+
+def _select(name: str, where: str, offset: str) -> str:
+    return name + (f"{{{where}}}" if where else "") + (f" {offset}" if offset else "")

@@ -1,0 +1,139 @@
+"""What the machine was doing, as text under a model's table: cards, engine, host, and what held each point back."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from cadenza.record import printable
+from cadenza.stats.bottleneck import Bottleneck
+from cadenza.stats.machine import Engine, Gpu, Host, Machine
+from cadenza.stats.reconcile import Reconciliation
+from cadenza.stats.summary import PointSummary
+
+UNDEFINED = "–"
+_GIB = 2**30
+MACHINE = "Machine; a value a card where there are several"
+# As the tables above: two lines, what, and which of it.
+MACHINE_HEADER = (
+    ("", "C"),
+    ("busy", "%"),
+    ("VRAM", "GiB"),
+    ("power", "W"),
+    ("J /", "token"),
+    ("hottest", "°C"),
+    ("thrott-", "led %"),
+    ("run /", "wait"),
+    ("KV", "max %"),
+    ("pre-", "empted"),
+    ("prefix", "hit %"),
+    ("host", "CPU %"),
+)
+_ENOUGH = 3
+
+
+class Block(NamedTuple):
+    """A table (no rows where nothing was seen; columns in which nothing is are left out), and sentences."""
+
+    header: tuple[tuple[str, str], ...]
+    rows: list[tuple[str, ...]]
+    remarks: list[str]
+
+
+def lay_out_machine(points: Sequence[PointSummary], label: Callable[[PointSummary], str]) -> Block | None:
+    """One model's points; None: the machine was not watched."""
+    watched = [(point, point.machine) for point in points if isinstance(point.machine, Machine)]
+    if not watched:
+        return None
+    seen = [(point, machine) for point, machine in watched if machine.gpus or machine.host or machine.engine]
+    rows = [_row(label(point), machine) for point, machine in seen]
+    told = [n for n in range(len(MACHINE_HEADER)) if n == 0 or any(row[n] != UNDEFINED for row in rows)]
+    return Block(
+        tuple(MACHINE_HEADER[n] for n in told),
+        [tuple(row[n] for n in told) for row in rows],
+        [*_bottlenecks(points, label), *_differences(points, label), *_trouble(watched, label), *_unseen(watched)],
+    )
+
+
+def _row(name: str, machine: Machine) -> tuple[str, ...]:
+    gpus, engine, host = machine.gpus, machine.engine or Engine(), machine.host or Host()
+    return (
+        name,
+        _each(gpus, lambda gpu: _scaled(gpu.busy_mean, 100, 0)),
+        _each(gpus, lambda gpu: _scaled(gpu.vram_peak_bytes, 1 / _GIB, 1)),
+        _each(gpus, lambda gpu: _scaled(gpu.power_mean_w, 1, 0)),
+        _scaled(machine.joules_per_tok, 1, 2),
+        _each(gpus, lambda gpu: _scaled(max(gpu.temperature_max_c.values(), default=None), 1, 0)),
+        _each(gpus, lambda gpu: _scaled(gpu.throttled_share, 100, 0)),
+        _pair(_scaled(engine.running_mean, 1, 1), _scaled(engine.waiting_mean, 1, 1)),
+        _scaled(engine.kv_usage_peak, 100, 0),
+        _scaled(engine.preemptions, 1, 0),
+        _scaled(engine.prefix_hit_rate, 100, 0),
+        _scaled(host.cpu_busy_mean, 100, 0),
+    )
+
+
+def _scaled(value: float | None, factor: float, decimals: int) -> str:
+    return UNDEFINED if value is None else f"{value * factor:.{decimals}f}"
+
+
+def _each(gpus: Sequence[Gpu], tell: Callable[[Gpu], str]) -> str:
+    told = [tell(gpu) for gpu in gpus]
+    return "/".join(told) if any(text != UNDEFINED for text in told) else UNDEFINED
+
+
+def _pair(one: str, other: str) -> str:
+    return UNDEFINED if one == other == UNDEFINED else f"{one}/{other}"
+
+
+def _bottlenecks(points: Sequence[PointSummary], label: Callable[[PointSummary], str]) -> list[str]:
+    return [
+        f"Bottleneck at C = {label(point)}: {found.kind}; {'; '.join(found.evidence)}."
+        for point in points
+        if isinstance(found := point.bottleneck, Bottleneck)
+    ]
+
+
+def _differences(points: Sequence[PointSummary], label: Callable[[PointSummary], str]) -> list[str]:
+    """Client against server: where the counts agree, in one sentence for all; where not, the checks tell it."""
+    held = [(point, point.reconciliation) for point in points if isinstance(point.reconciliation, Reconciliation)]
+    agreeing = [
+        label(point)
+        for point, found in held
+        if not found.restarted
+        and (counts := [c for c in (found.requests, found.prompt_tokens, found.generation_tokens) if c is not None])
+        and all(count.agrees for count in counts)
+    ]
+    told = []
+    if agreeing:
+        told.append(f"Client and server count the same requests and tokens, within 1 %, at C = {', '.join(agreeing)}.")
+    beyond = [f"{label(point)}: {_signed(found.ttft.beyond_ms)}" for point, found in held if found.ttft is not None]
+    if beyond:
+        told.append(f"Network and client, in ms of mean TTFT, by C: {', '.join(beyond)}.")
+    return told
+
+
+def _signed(value: float) -> str:
+    """Without a sign where it rounds to nothing."""
+    return f"{round(value, 1) + 0.0:.1f}"
+
+
+def _trouble(watched: Sequence[tuple[PointSummary, Machine]], label: Callable[[PointSummary], str]) -> list[str]:
+    told = []
+    for point, machine in watched:
+        told += [f"At C = {label(point)} {gpu.gpu} stopped answering." for gpu in machine.gpus if gpu.lost]
+        events = ", ".join(f"{count} × {name}" for name, count in machine.kernel.items())
+        if events:
+            told.append(f"At C = {label(point)} the kernel's log had {printable(events)}.")
+    return told
+
+
+def _unseen(watched: Sequence[tuple[PointSummary, Machine]]) -> list[str]:
+    """What could not be seen at any of the points, and whose machine it was, in one line each."""
+    told = []
+    if any(not machine.server_here and (machine.gpus or machine.host) for _, machine in watched):
+        told.append("Cards and host are those of the client's machine: the server is on another.")
+    said = [text for _, machine in watched for text in machine.unseen]
+    kept = list(dict.fromkeys(said))
+    if not kept:
+        return told
+    more = f"; and {len(kept) - _ENOUGH} more, see summary.json" if len(kept) > _ENOUGH else ""
+    return [*told, f"Not seen: {printable('; '.join(kept[:_ENOUGH]), 400)}{more}."]

@@ -1,0 +1,381 @@
+"""What the machine was doing during a point: cards, host and engine, from samples on the run's clock.
+
+Means are over the point's window where it holds four samples of every source, else over the whole point; peaks are over
+the whole point. What was not to be had is not there, and `unseen` says why; it is never 0.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+
+from cadenza.clock import NS_PER_S
+from cadenza.record import Point
+from cadenza.stats.columns import Floats, Ints
+
+# A mean of fewer samples than this is one of moments, not of a stretch of time.
+MIN_SAMPLES = 4
+# A source of samples that are no samples of a stretch of time: the engine's page at the two edges of a point.
+EDGE = "edge"
+_GPU_SOURCES = ("amdgpu", "kfd", "pcie", "nvml", "smi")
+_SHOWN = 3
+
+
+class Telemetry(Protocol):
+    """What was written while the run went on.
+
+    server_here   the cards and the host are those that serve, as far as can be told
+    samples       (instant in ns, source, point at whose edge it was taken, (k,) series, (k,) values), in any order
+    missing       (since ns, source, series, card or "", reason)
+    """
+
+    @property
+    def server_here(self) -> bool: ...
+
+    @property
+    def samples(self) -> Sequence[tuple[int, str, int | None, tuple[str, ...], Floats]]: ...
+
+    @property
+    def missing(self) -> Sequence[tuple[int, str, str, str, str]]: ...
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One card; a field that is not there was not to be had.
+
+    busy_mean, memory_busy_mean   shares of time, 0 to 1
+    power_mean_w                  from the energy counter where the chip has one that moves, else the mean of its power
+    temperature_max_c, temperature_limit_c   by sensor; at the limit the driver lowers the clock
+    throttled_share               share of time in which the clock was lowered; throttle_reasons: by reason
+    pcie_width_lanes, pcie_transfers_per_s   the least that was seen
+    lost                          it stopped answering
+    """
+
+    gpu: str
+    busy_mean: float | None = None
+    memory_busy_mean: float | None = None
+    vram_peak_bytes: float | None = None
+    power_mean_w: float | None = None
+    joules_per_tok: float | None = None
+    temperature_max_c: dict[str, float] = {}
+    temperature_limit_c: dict[str, float] = {}
+    throttled_share: float | None = None
+    throttle_reasons: dict[str, float] = {}
+    pcie_received_bytes_per_s: float | None = None
+    pcie_sent_bytes_per_s: float | None = None
+    pcie_width_lanes: float | None = None
+    pcie_transfers_per_s: float | None = None
+    lost: bool = False
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The machine that cadenza ran on. Shares of all cores' time, 0 to 1; the loopback device is left out."""
+
+    cpu_busy_mean: float | None = None
+    cpu_steal_mean: float | None = None
+    cpu_iowait_mean: float | None = None
+    memory_available_min_bytes: float | None = None
+    network_received_bytes_per_s: float | None = None
+    network_sent_bytes_per_s: float | None = None
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the engine's page said, all base URLs together; KV usage is that of the fullest.
+
+    waiting_share      share of the samples in which a request waited
+    preemptions, prefix_hit_rate   during the point; prompt tokens found in the prefix cache over those looked up
+    """
+
+    running_mean: float | None = None
+    running_peak: float | None = None
+    waiting_mean: float | None = None
+    waiting_peak: float | None = None
+    waiting_share: float | None = None
+    kv_usage_mean: float | None = None
+    kv_usage_peak: float | None = None
+    preemptions: float | None = None
+    prefix_hit_rate: float | None = None
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One point's. `window`: what the means are of; `kernel`: lines of the kernel's log that mean trouble, by kind."""
+
+    window: str
+    samples: int
+    server_here: bool
+    joules_per_tok: float | None = None
+    gpus: list[Gpu] = []
+    host: Host | None = None
+    engine: Engine | None = None
+    kernel: dict[str, int] = {}
+    unseen: list[str] = []
+
+
+class Track(NamedTuple):
+    """One series in time: (n,) instants in ns, ascending, and values."""
+
+    at_ns: Ints
+    values: Floats
+
+
+Tracks = Mapping[str, Track]
+
+
+class Stretch(NamedTuple):
+    """Part of a run, both ends included."""
+
+    start_ns: int
+    end_ns: int
+
+
+def describe_machine(telemetry: Telemetry, point: Point, whole: Stretch, window: Stretch, tok_per_s: float) -> Machine:
+    """**Machine**: busy share, VRAM peak, power, temperature and throttling of each card, host, queue and KV cache.
+
+    **Joules per token** are mean watts over output tokens per second, both of the same window. A throttled share is the
+    share of samples with a reason for it, or, where the chip counts the time, that time over the window's.
+    """
+    kept = [row for row in telemetry.samples if row[1] != EDGE and whole.start_ns <= row[0] <= whole.end_ns]
+    inside = [row for row in kept if window.start_ns <= row[0] <= window.end_ns]
+    enough = bool(kept) and all(
+        sum(row[1] == source for row in inside) >= MIN_SAMPLES for source in {row[1] for row in kept}
+    )
+    every, part = track(kept), track(inside if enough else kept)
+    edges = edges_of(telemetry, point.index)
+    gpus = [_gpu(gpu, every, part, tok_per_s) for gpu in _cards(every)]
+    joules = [gpu.joules_per_tok for gpu in gpus if gpu.joules_per_tok is not None]
+    return Machine(
+        window="window" if enough else "whole point",
+        samples=len({row[0] for row in kept}),
+        server_here=telemetry.server_here,
+        joules_per_tok=sum(joules) if joules else None,
+        gpus=gpus,
+        host=_host(part),
+        engine=_engine(pick_model(every, point.model), pick_model(part, point.model), point.model, edges),
+        kernel=_kernel(telemetry, whole),
+        unseen=[] if point.virtual and edges else _unseen(telemetry, whole, every, edges),
+    )
+
+
+def track(rows: Iterable[tuple[int, str, int | None, tuple[str, ...], Floats]]) -> dict[str, Track]:
+    """Samples as one track a series; what a sample does not have is a gap in it."""
+    blocks: dict[tuple[str, ...], list[tuple[int, Floats]]] = {}
+    for at_ns, _, _, series, values in rows:
+        blocks.setdefault(series, []).append((at_ns, values))
+    pieces: dict[str, list[tuple[Ints, Floats]]] = {}
+    for series, block in blocks.items():
+        at = np.array([at_ns for at_ns, _ in block], dtype=np.int64)
+        table = np.stack([values for _, values in block])
+        for column, name in enumerate(series):
+            pieces.setdefault(name, []).append((at, table[:, column]))
+    tracks = {}
+    for name, parts in pieces.items():
+        at, values = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        order = np.argsort(at, kind="stable")
+        tracks[name] = Track(at[order], values[order])
+    return tracks
+
+
+@lru_cache(maxsize=4096)
+def parse_key(key: str) -> tuple[str, Mapping[str, str]]:
+    """`name{label=value,…}` taken apart; `model`, whose value may hold anything, comes last."""
+    name, brace, rest = key.partition("{")
+    labels, told, model = rest.removesuffix("}").partition("model=") if brace else ("", "", "")
+    found = dict(pair.partition("=")[::2] for pair in labels.split(",") if pair)
+    return name, found | ({"model": model} if told else {})
+
+
+def find(tracks: Tracks, name: str, **labels: str) -> Iterator[tuple[Mapping[str, str], Track]]:
+    """The tracks of the family `name` that have these labels."""
+    for key, found in tracks.items():
+        family, has = parse_key(key)
+        if family == name and all(has.get(label) == value for label, value in labels.items()):
+            yield has, found
+
+
+def pick_model(tracks: Tracks, model: str) -> dict[str, Track]:
+    """The engine's tracks that are of `model`: those that name it, or, where they name only one, that one's."""
+    labels = {key: parse_key(key)[1] for key in tracks}
+    names = {has["model"] for has in labels.values() if "model" in has}
+    chosen = model if model in names else next(iter(names)) if len(names) == 1 else None
+    return {key: tracks[key] for key, has in labels.items() if chosen is not None and has.get("model") == chosen}
+
+
+def edges_of(telemetry: Telemetry, index: int) -> list[Tracks]:
+    """The engine's page before and after the point, and in that order; fewer where it was not to be had."""
+    rows = [row for row in telemetry.samples if row[1] == EDGE and row[2] == index]
+    return [track([row]) for row in sorted(rows, key=lambda row: row[0])]
+
+
+def growth(edges: Sequence[Tracks], model: str, name: str) -> float | None:
+    """By how much the counter grew from the first edge to the last, over all base URLs; None: not told, or it fell."""
+    if len(edges) < 2:
+        return None
+    first, last = ({key: t.values[-1] for key, t in pick_model(edge, model).items()} for edge in (edges[0], edges[-1]))
+    grown = [value - first.get(key, 0.0) for key, value in last.items() if parse_key(key)[0] == name]
+    return None if not grown or min(grown) < 0 else float(sum(grown))
+
+
+def _mean(found: Track | None) -> float | None:
+    return None if found is None else float(found.values.mean())
+
+
+def _one(tracks: Tracks, name: str, **labels: str) -> Track | None:
+    return next((found for _, found in find(tracks, name, **labels)), None)
+
+
+def _cards(tracks: Tracks) -> list[str]:
+    known = (parse_key(key) for key in tracks)
+    return sorted({has["gpu"] for name, has in known if has.get("gpu") and name.startswith(("amdgpu_", "nvidia_"))})
+
+
+def _gpu(gpu: str, every: Tracks, part: Tracks, tok_per_s: float) -> Gpu:
+    every, part = _of_card(every, gpu), _of_card(part, gpu)
+    power = _power_w(part)
+    reasons = _throttling(part)
+    vram, up = _one(every, "memory_used_bytes", pool="vram"), _one(every, "up")
+    lanes, transfers = (
+        _one(part, name, state="current") for name in ("pcie_link_width_lanes", "pcie_link_speed_transfers_per_second")
+    )
+    return Gpu(
+        gpu=gpu,
+        busy_mean=_mean(_one(part, "busy_ratio")),
+        memory_busy_mean=_mean(_one(part, "memory_busy_ratio")),
+        vram_peak_bytes=None if vram is None else float(vram.values.max()),
+        power_mean_w=power,
+        joules_per_tok=power / tok_per_s if power is not None and tok_per_s > 0 else None,
+        temperature_max_c={
+            has.get("sensor", ""): float(found.values.max()) for has, found in find(every, "temperature_celsius")
+        },
+        temperature_limit_c={
+            has.get("sensor", ""): float(found.values.min())
+            for has, found in find(every, "temperature_limit_celsius", limit="crit")
+        },
+        throttled_share=None if reasons is None else reasons.pop(""),
+        throttle_reasons={} if reasons is None else {name: share for name, share in reasons.items() if share > 0},
+        pcie_received_bytes_per_s=_mean(_one(part, "pcie_received_bytes_per_second")),
+        pcie_sent_bytes_per_s=_mean(_one(part, "pcie_sent_bytes_per_second")),
+        pcie_width_lanes=None if lanes is None else float(lanes.values.min()),
+        pcie_transfers_per_s=None if transfers is None else float(transfers.values.min()),
+        lost=up is not None and bool((up.values == 0).any()),
+    )
+
+
+def _of_card(tracks: Tracks, gpu: str) -> dict[str, Track]:
+    return {_plain(key): found for key, found in tracks.items() if parse_key(key)[1].get("gpu") == gpu}
+
+
+def _plain(key: str) -> str:
+    """The family whatever the make: cards of both have the same ones."""
+    return key.removeprefix("amdgpu_").removeprefix("nvidia_")
+
+
+def _power_w(part: Tracks) -> float | None:
+    per_s = _rate(_one(part, "energy_joules_total"))
+    if per_s:
+        return per_s
+    kinds = (_one(part, "power_watts", type="average"), _one(part, "power_watts", type="instant"))
+    return next((_mean(found) for found in kinds if found is not None), None)
+
+
+def _rate(found: Track | None) -> float | None:
+    """A counter's growth per second over the track; None: it did not last, or the counter fell."""
+    if found is None or len(found.at_ns) < 2 or found.values[-1] < found.values[0]:
+        return None
+    return float(found.values[-1] - found.values[0]) / (int(found.at_ns[-1] - found.at_ns[0]) / NS_PER_S)
+
+
+def _throttling(part: Tracks) -> dict[str, float] | None:
+    """Share of time by reason, and under "" for any of them; None: the card does not tell."""
+    shares: dict[str, float] = {}
+    at_work: dict[int, float] = {}
+    for has, found in find(part, "throttled"):
+        shares[has.get("reason", "")] = float(found.values.mean())
+        for at_ns, value in zip(found.at_ns.tolist(), found.values.tolist(), strict=True):
+            at_work[at_ns] = max(at_work.get(at_ns, 0.0), value)
+    if at_work:
+        return shares | {"": sum(at_work.values()) / len(at_work)}
+    counted = {has.get("reason", ""): _rate(found) for has, found in find(part, "throttle_seconds_total")}
+    known = {reason: min(1.0, share) for reason, share in counted.items() if share is not None}
+    return known | {"": max(known.values())} if known else None
+
+
+def _host(part: Tracks) -> Host | None:
+    cpu = {has.get("mode"): _mean(found) for has, found in find(part, "cadenza_host_cpu_ratio")}
+    memory = _one(part, "cadenza_host_memory_available_bytes")
+    idle, iowait = cpu.get("idle"), cpu.get("iowait")
+    host = Host(
+        cpu_busy_mean=None if idle is None else max(0.0, 1 - idle - (iowait or 0.0)),
+        cpu_steal_mean=cpu.get("steal"),
+        cpu_iowait_mean=iowait,
+        memory_available_min_bytes=None if memory is None else float(memory.values.min()),
+        network_received_bytes_per_s=_network(part, "cadenza_host_network_received_bytes_total"),
+        network_sent_bytes_per_s=_network(part, "cadenza_host_network_sent_bytes_total"),
+    )
+    return None if host == Host() else host
+
+
+def _network(part: Tracks, name: str) -> float | None:
+    rates = [_rate(found) for has, found in find(part, name) if has.get("device") != "lo"]
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) if known else None
+
+
+def _over_urls(tracks: Tracks, name: str, *, peak: bool = False) -> Floats | None:
+    """The gauge at each instant: summed over the base URLs, or the highest of them."""
+    found: dict[int, float] = {}
+    for _, one in find(tracks, name):
+        for at_ns, value in zip(one.at_ns.tolist(), one.values.tolist(), strict=True):
+            found[at_ns] = max(found.get(at_ns, 0.0), value) if peak else found.get(at_ns, 0.0) + value
+    return np.array(list(found.values())) if found else None
+
+
+def _engine(every: Tracks, part: Tracks, model: str, edges: Sequence[Tracks]) -> Engine | None:
+    figures: dict[str, float] = {}
+    for name in ("running", "waiting", "kv_usage"):
+        whole, inside = (_over_urls(side, name, peak=name == "kv_usage") for side in (every, part))
+        if whole is not None and inside is not None:
+            figures |= {f"{name}_mean": float(inside.mean()), f"{name}_peak": float(whole.max())}
+            if name == "waiting":
+                figures["waiting_share"] = float((inside > 0).mean())
+    preempted = growth(edges, model, "preemptions_total")
+    queries, hits = (growth(edges, model, f"prefix_{name}_tok") for name in ("queries", "hits"))
+    if preempted is not None:
+        figures["preemptions"] = preempted
+    if queries and hits is not None:
+        figures["prefix_hit_rate"] = hits / queries
+    return Engine(**figures) if figures else None
+
+
+def _kernel(telemetry: Telemetry, whole: Stretch) -> dict[str, int]:
+    """Events of the log between the last look before the point and the last one in it."""
+    name = "cadenza_kernel_events_total"
+    rows = [row for row in telemetry.samples if row[1] == "kernel" and row[0] <= whole.end_ns]
+    before = track([row for row in rows if row[0] < whole.start_ns])
+    counts: dict[str, int] = {}
+    for has, found in find(track(rows), name):
+        base = next((t.values[-1] for other, t in find(before, name) if other == has), 0.0)
+        told = f"{has.get('event', '')} {has.get('gpu', '')}".strip()
+        if found.values[-1] > base:
+            counts[told] = int(found.values[-1] - base)
+    return counts
+
+
+def _unseen(telemetry: Telemetry, whole: Stretch, every: Tracks, edges: Sequence[Tracks]) -> list[str]:
+    """What could not be watched, by kind, each with the reason."""
+    missing = [gap for gap in telemetry.missing if gap[0] <= whole.end_ns]
+    told = []
+    if not _cards(every):
+        why = dict.fromkeys(f"{gap[1]}: {gap[4]}" for gap in missing if gap[1] in _GPU_SOURCES)
+        told.append("a GPU" + (f" ({', '.join(why)})" if why else ""))
+    if not edges:
+        why = dict.fromkeys(gap[4] for gap in missing if gap[1] in ("engine", EDGE))
+        told.append("the engine's metrics" + (f" ({', '.join(why)})" if why else ""))
+    if not any(key.startswith("cadenza_host_") for key in every):
+        told.append("the host")
+    for gpu in _cards(every):
+        names = dict.fromkeys(f"{_plain(gap[2])} ({gap[4]})" for gap in missing if gap[3] == gpu)
+        shown = ", ".join(list(names)[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        if names:
+            told.append(f"of {gpu} {shown}")
+    return told

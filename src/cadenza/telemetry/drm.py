@@ -1,0 +1,202 @@
+"""`sys/class/drm`: which cards there are, and the text files in `device/` of each."""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from cadenza.telemetry.findings import Attempt
+from cadenza.telemetry.root import UnreadableError, read_bytes, read_integer, read_text
+
+_CARD = re.compile(r"card([0-9]{1,5})", re.ASCII)
+_SLOT = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7]", re.ASCII)
+_SPEED = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,3})?) GT/s(?: PCIe)?", re.ASCII)
+_COUNT = re.compile(r"(ue|ce|de): ([0-9]{1,20})", re.ASCII)
+_PAGE = re.compile(r"0x[0-9a-f]{1,16} : 0x[0-9a-f]{1,16} : ([RPF])", re.ASCII | re.IGNORECASE)
+_AMD = 0x1002
+_MAX_CARDS = 256
+_FACT_CHARACTERS = 96
+# A binary attribute gives one page a read.
+_PAGE_BYTES, _MAX_PAGES_BYTES = 4096, 1 << 20
+
+_SEVERITIES = {"ue": "uncorrectable", "ce": "correctable", "de": "deferred"}
+_PAGE_STATES = {"R": "retired", "P": "pending", "F": "failed"}
+_POOLS = ("vram", "vis_vram", "gtt")
+# `resuming` is on its way, `unsupported` is a card that cannot sleep, `error` one whose power management gave up.
+_AWAKE = frozenset({"active", "resuming", "unsupported", "error"})
+_ASLEEP = frozenset({"suspended", "suspending"})
+
+
+class CardPath(NamedTuple):
+    """A card: its PCI address, its name (card1) and its device folder."""
+
+    gpu: str
+    card: str
+    device: Path
+
+
+def find_cards(root: Path) -> list[CardPath]:
+    """Cards that the amdgpu driver runs, by number: not AMD's without it, nor anyone else's, nor a partition.
+
+    Partitions of an MI300 beyond the first are platform devices of another driver; they have no sensors.
+    """
+    folder = root / "sys/class/drm"
+    try:
+        matches = [match for entry in folder.iterdir() if (match := _CARD.fullmatch(entry.name))]
+    except OSError:
+        return []
+    found: dict[str, CardPath] = {}
+    for match in sorted(matches, key=lambda match: int(match[1]))[:_MAX_CARDS]:
+        device = folder / match[0] / "device"
+        try:
+            uevent = parse_uevent(read_text(device / "uevent"))
+            gpu = uevent.get("PCI_SLOT_NAME", "").lower()
+            if uevent.get("DRIVER") != "amdgpu" or not _SLOT.fullmatch(gpu):
+                continue
+            if int(read_text(device / "vendor"), 16) == _AMD:
+                found.setdefault(gpu, CardPath(gpu, match[0], device))
+        except (UnreadableError, ValueError):
+            continue
+    return list(found.values())
+
+
+def parse_uevent(text: str) -> dict[str, str]:
+    """KEY=VALUE lines."""
+    return {key: value for key, equals, value in (line.partition("=") for line in text.splitlines()) if equals}
+
+
+def read_asleep(device: Path) -> bool:
+    """Whether the card is suspended, which nothing else but this file may ask without waking it.
+
+    A card without the file cannot sleep. UnreadableError for one whose state cannot be told: better left alone.
+    """
+    try:
+        status = read_text(device / "power/runtime_status")
+    except UnreadableError as error:
+        if error.reason == "absent":
+            return False
+        raise
+    if status in _ASLEEP:
+        return True
+    if status not in _AWAKE:
+        raise UnreadableError("malformed")
+    return False
+
+
+def read_fact(path: Path) -> str:
+    """One line of printable text that never changes; empty if there is none, or the card says N/A."""
+    try:
+        text = read_text(path)
+    except UnreadableError:
+        return ""
+    return clean(text)
+
+
+def clean(text: str) -> str:
+    """`text` if it can be a label's value, else empty."""
+    fits = len(text) <= _FACT_CHARACTERS and text.isprintable() and "�" not in text
+    return text if fits and text.upper() not in ("N/A", "NONE") else ""
+
+
+def scaled(path: Path, parts: float) -> Callable[[], float]:
+    """A reader of the file's integer divided by `parts`."""
+
+    def read() -> float:
+        value = read_integer(path)
+        if abs(value) > 1 << 64:  # more than any file can mean, and than a division can take
+            raise UnreadableError("out_of_range")
+        return value / parts
+
+    return read
+
+
+def parse_link_speed(text: str) -> float:
+    """`16.0 GT/s PCIe`, in transfers/s. UnreadableError: not_supported for Unknown, malformed for anything else."""
+    match = _SPEED.fullmatch(text)
+    if match is None:
+        raise UnreadableError("not_supported" if text.startswith("Unknown") else "malformed")
+    return float(match[1]) * 1e9
+
+
+def once(read: Callable[[], float]) -> Callable[[], float]:
+    """`read`, asked until it has answered: of what never changes."""
+    answers: list[float] = []
+
+    def ask() -> float:
+        if not answers:
+            answers.append(read())
+        return answers[0]
+
+    return ask
+
+
+def _link_speed(path: Path) -> Callable[[], float]:
+    return lambda: parse_link_speed(read_text(path))
+
+
+def plan_device(device: Path) -> list[Attempt]:
+    """How to read busy shares, memory, link and replays; what there may be and is not, tells so itself."""
+    plan: list[Attempt] = [
+        ("amdgpu_busy_ratio", scaled(device / "gpu_busy_percent", 100), ()),
+        ("amdgpu_memory_busy_ratio", scaled(device / "mem_busy_percent", 100), ()),
+    ]
+    for pool in _POOLS:
+        size, used = (scaled(device / f"mem_info_{pool}_{end}", 1) for end in ("total", "used"))
+        plan.append(("amdgpu_memory_size_bytes", once(size), (pool,)))
+        plan.append(("amdgpu_memory_used_bytes", used, (pool,)))
+    for state, often in (("current", lambda read: read), ("max", once)):
+        speed = _link_speed(device / f"{state}_link_speed")
+        plan.append(("amdgpu_pcie_link_speed_transfers_per_second", often(speed), (state,)))
+        width = scaled(device / f"{state}_link_width", 1)
+        plan.append(("amdgpu_pcie_link_width_lanes", often(width), (state,)))
+    plan.append(("amdgpu_pcie_replays_total", scaled(device / "pcie_replay_count", 1), ()))
+    return plan
+
+
+def parse_ras_counts(text: str) -> dict[str, int]:
+    """Errors by severity. UnreadableError: asleep while the driver may not ask (a reset is on), else malformed."""
+    if "currently inaccessible" in text:
+        raise UnreadableError("asleep")
+    counts = {_SEVERITIES[m[1]]: int(m[2]) for m in map(_COUNT.fullmatch, text.splitlines()) if m}
+    if not counts:
+        raise UnreadableError("malformed")
+    return counts
+
+
+def read_ras(device: Path) -> dict[str, dict[str, int] | UnreadableError]:
+    """Errors by block (umc, gfx, …) and severity, or why a block does not tell; empty on a card without RAS."""
+    try:
+        names = sorted(entry.name for entry in (device / "ras").iterdir() if entry.name.endswith("_err_count"))
+    except OSError:
+        return {}
+    found: dict[str, dict[str, int] | UnreadableError] = {}
+    for name in names:
+        block = clean(name.removesuffix("_err_count"))
+        if block:
+            try:
+                found[block] = parse_ras_counts(read_text(device / "ras" / name))
+            except UnreadableError as error:
+                found[block] = error
+    return found
+
+
+def parse_bad_pages(text: str) -> dict[str, int]:
+    """Pages by state, all three told; lines are `address : size : state`, under a headline."""
+    counts = Counter(_PAGE_STATES[m[1].upper()] for m in map(_PAGE.fullmatch, map(str.strip, text.splitlines())) if m)
+    return {state: counts[state] for state in _PAGE_STATES.values()}
+
+
+def read_bad_pages(device: Path) -> dict[str, int]:
+    """Pages of VRAM by state. UnreadableError if the card does not tell; out_of_range beyond a MiB of them."""
+    path = device / "ras/gpu_vram_bad_pages"
+    data = read_bytes(path)
+    if len(data) >= _PAGE_BYTES:
+        try:
+            with path.open("rb") as file:
+                data = file.read(_MAX_PAGES_BYTES + 1)
+        except OSError:
+            raise UnreadableError("failed") from None
+        if len(data) > _MAX_PAGES_BYTES:
+            raise UnreadableError("out_of_range")
+    return parse_bad_pages(data.decode("ascii", errors="replace"))

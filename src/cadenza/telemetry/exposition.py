@@ -1,0 +1,137 @@
+"""The exporter's page: every family of `families.FAMILIES` that has a series, as Prometheus text or OpenMetrics.
+
+Importing this costs 50 ms, prometheus_client's; import it where a page is asked for.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+
+from cadenza.telemetry.families import FAMILIES, Family
+from cadenza.telemetry.reading import Labels, Reading
+from cadenza.telemetry.sampler import State
+
+TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+Series = dict[Labels, float]
+Table = dict[str, Series]
+# What was written of a family, by its name and whether as OpenMetrics, and the series that it says.
+Kept = dict[tuple[str, bool], tuple[Series, bytes]]
+_END = b"# EOF\n"
+
+# Under --article-names: one published dashboard's names for what stands under another on the same page. `gpu` is
+# added to its labels, since one machine has several; `sensor` has the names of our own family.
+ARTICLE = (
+    Family("rocm_gpu_busy_percent", "gauge", ("gpu",), "amdgpu_busy_ratio times 100, under an older name."),
+    Family("rocm_vram_used_bytes", "gauge", ("gpu",), "amdgpu_memory_used_bytes of vram, under an older name."),
+    Family("rocm_vram_total_bytes", "gauge", ("gpu",), "amdgpu_memory_size_bytes of vram, under an older name."),
+    Family("rocm_temperature_celsius", "gauge", ("gpu", "sensor"), "amdgpu_temperature_celsius, under an older name."),
+)
+
+
+def render(table: Table, openmetrics: bool = False, kept: Kept | None = None) -> bytes:
+    """The page that says `table`: families in the order of the table of families, series in the order they came.
+
+    openmetrics  where the client's Accept header names it (`OPENMETRICS_TYPE`); else `TEXT_TYPE`
+    kept         the caller's, for one page after the other: families that have not changed are not written again
+    """
+    parts = []
+    for family in (*FAMILIES.values(), *ARTICLE):
+        series = table.get(family.name)
+        if not series:
+            continue
+        before = None if kept is None else kept.get((family.name, openmetrics))
+        if before is None or before[0] != series:
+            before = series, _write(_metric(family, series), openmetrics)
+            if kept is not None:
+                kept[family.name, openmetrics] = before
+        parts.append(before[1])
+    return b"".join(parts) + (_END if openmetrics else b"")
+
+
+def tabulate(states: Iterable[State], version: str, scrapes: int, article_names: bool = False) -> Table:
+    """Series by family: what the collectors read, their health, and the exporter's own.
+
+    Of two collectors that tell the same series the first is believed, so that a page never has one twice.
+    """
+    table: Table = {}
+    for state in states:
+        add(table, state.readings)
+        add(table, _health(state))
+    add(
+        table,
+        [
+            Reading("cadenza_exporter_info", (("version", version),), 1.0),
+            Reading("cadenza_exporter_scrapes_total", (), float(scrapes)),
+        ],
+    )
+    if article_names:
+        add(table, list(_article(table)))
+    return table
+
+
+def add(table: Table, readings: Iterable[Reading]) -> None:
+    """Put `readings` into `table` where it has no such series yet."""
+    for name, labels, value in readings:
+        table.setdefault(name, {}).setdefault(labels, value)
+
+
+class _One:
+    """What prometheus_client calls a collector: one family."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> tuple[Metric]:
+        return (self._metric,)
+
+
+def _write(metric: Metric, openmetrics: bool) -> bytes:
+    if not openmetrics:
+        return generate_latest(_One(metric))
+    text: bytes = generate_openmetrics(_One(metric))  # type: ignore[no-untyped-call]
+    return text.removesuffix(_END)
+
+
+def _metric(family: Family, series: Series) -> Metric:
+    if family.kind == "info":
+        info = InfoMetricFamily(family.name.removesuffix("_info"), family.help, labels=family.labels)
+        for labels in series:
+            info.add_metric([value for _, value in labels], {})
+        return info
+    if family.kind == "counter":
+        counter = CounterMetricFamily(family.name.removesuffix("_total"), family.help, labels=family.labels)
+        for labels, value in series.items():
+            counter.add_metric([text for _, text in labels], value)
+        return counter
+    gauge = GaugeMetricFamily(family.name, family.help, labels=family.labels)
+    for labels, value in series.items():
+        gauge.add_metric([text for _, text in labels], value)
+    return gauge
+
+
+def _health(state: State) -> Iterator[Reading]:
+    of: Labels = (("collector", state.collector),)
+    yield Reading("cadenza_collector_success", of, float(state.success))
+    if state.duration_s is not None:
+        yield Reading("cadenza_collector_duration_seconds", of, state.duration_s)
+    yield Reading("cadenza_collector_age_seconds", of, state.age_s)
+    for reason, count in sorted(state.missing.items()):
+        yield Reading("cadenza_collector_missing_total", (*of, ("reason", reason)), float(count))
+
+
+def _article(table: Table) -> Iterator[Reading]:
+    for labels, value in table.get("amdgpu_busy_ratio", {}).items():
+        yield Reading("rocm_gpu_busy_percent", labels, 100 * value)
+    for ours, theirs in (
+        ("amdgpu_memory_used_bytes", "rocm_vram_used_bytes"),
+        ("amdgpu_memory_size_bytes", "rocm_vram_total_bytes"),
+    ):
+        for (gpu, pool), value in table.get(ours, {}).items():
+            if pool[1] == "vram":
+                yield Reading(theirs, (gpu,), value)
+    for labels, value in table.get("amdgpu_temperature_celsius", {}).items():
+        yield Reading("rocm_temperature_celsius", labels, value)

@@ -1,0 +1,185 @@
+"""Every collector on a thread of its own, all at one interval: what each brought home last, and how old that is.
+
+So a collector that is stuck (a tool that waits for a dead driver, a sysfs read that sleeps) delays no other, and
+whoever asks for the state of things never waits for hardware.
+"""
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from cadenza.clock import NS_PER_S, Clock, MonotonicClock
+from cadenza.telemetry.families import FAMILIES
+from cadenza.telemetry.reading import Collected, Collector, Missing, Reading, Reason
+
+DEFAULT_INTERVAL_S = 0.5
+# Readings older than this, or than so many intervals, are no longer told: a number that has stopped moving deceives.
+STALE_S = 10.0
+STALE_INTERVALS = 20
+_STOP_S = 2.0
+
+
+class Look(NamedTuple):
+    """One finished round of one collector, on the sampler's clock. `number` counts from 1."""
+
+    number: int
+    began_ns: int
+    ended_ns: int
+    collected: Collected
+
+
+class State(NamedTuple):
+    """One collector at an instant.
+
+    success       its last round brought something, and is not stale
+    age_s         since the end of that round; since the sampler's beginning where none has ended
+    duration_s    of that round; None where none has ended
+    missing       values that were not to be had, by reason, since the sampler's beginning
+    readings      of that round; empty once stale
+    look          that round, stale or not
+    """
+
+    collector: str
+    success: bool
+    age_s: float
+    duration_s: float | None
+    missing: dict[Reason, int]
+    readings: list[Reading]
+    look: Look | None
+
+
+class Sampler:
+    """Runs `collectors` every `interval_s` on the grid of their beginning; a round that takes longer skips its turns.
+
+    `start` and `stop` bracket the threads. `look` is the same without threads: one round of each, here and now.
+    """
+
+    def __init__(
+        self,
+        collectors: Sequence[Collector],
+        interval_s: float = DEFAULT_INTERVAL_S,
+        clock: Clock | None = None,
+    ) -> None:
+        self.collectors = tuple(collectors)
+        self._interval_ns = round(interval_s * NS_PER_S)
+        self._stale_s = max(STALE_S, STALE_INTERVALS * interval_s)
+        self._clock = clock or MonotonicClock()
+        self._began_ns = self._clock.now_ns()
+        self._looks: list[Look | None] = [None] * len(self.collectors)
+        self._missing: list[Counter[Reason]] = [Counter() for _ in self.collectors]
+        self._changed = threading.Condition()
+        self._stopped = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Begin sampling; the first rounds begin at once."""
+        for index, collector in enumerate(self.collectors):
+            # A daemon: what is stuck in the kernel must not keep the process from ending.
+            thread = threading.Thread(
+                target=self._sample, args=(index, self._stopped.wait), name=f"sample {collector.name}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> list[str]:
+        """End sampling; the names of the collectors that were stuck in a round and are left behind."""
+        self._stopped.set()
+        until_ns = self._clock.now_ns() + round(_STOP_S * NS_PER_S)
+        for thread in self._threads:
+            thread.join(max(0.0, (until_ns - self._clock.now_ns()) / NS_PER_S))
+        return [c.name for c, thread in zip(self.collectors, self._threads, strict=False) if thread.is_alive()]
+
+    def look(self) -> None:
+        """One round of every collector, one after the other, on this thread."""
+        for index in range(len(self.collectors)):
+            self._round(index)
+
+    def wait(self, rounds: int, timeout_s: float) -> list[str]:
+        """Until every collector has finished `rounds` rounds; the names of those that have not after `timeout_s`."""
+
+        def late() -> list[str]:
+            return [
+                collector.name
+                for collector, look in zip(self.collectors, self._looks, strict=True)
+                if look is None or look.number < rounds
+            ]
+
+        with self._changed:
+            self._changed.wait_for(lambda: not late(), timeout_s)
+            return late()
+
+    def states(self) -> list[State]:
+        """Every collector as it is now, in their order; never waits for one."""
+        with self._changed:
+            looks = list(self._looks)
+            missing: list[dict[Reason, int]] = [dict(counts) for counts in self._missing]
+        now_ns = self._clock.now_ns()
+        return [
+            self._state(collector, look, counts, now_ns)
+            for collector, look, counts in zip(self.collectors, looks, missing, strict=True)
+        ]
+
+    def _state(self, collector: Collector, look: Look | None, missing: dict[Reason, int], now_ns: int) -> State:
+        # A round may end between the two reads of the clock: no age is negative.
+        age_s = max(0, now_ns - (self._began_ns if look is None else look.ended_ns)) / NS_PER_S
+        if look is None:
+            return State(collector.name, False, age_s, None, missing, [], None)
+        readings = look.collected.readings if age_s <= self._stale_s else []
+        duration_s = (look.ended_ns - look.began_ns) / NS_PER_S
+        return State(collector.name, bool(readings), age_s, duration_s, missing, readings, look)
+
+    def _sample(self, index: int, wait: Callable[[float], bool]) -> None:
+        """Rounds on the grid until `wait(seconds)` says that it is over."""
+        due_ns = self._clock.now_ns()
+        while not self._stopped.is_set():
+            self._round(index)
+            now_ns = self._clock.now_ns()
+            if self._interval_ns:
+                due_ns += self._interval_ns * max(1, -((due_ns - now_ns) // self._interval_ns))
+            if wait(max(0, due_ns - now_ns) / NS_PER_S):
+                return
+
+    def _round(self, index: int) -> None:
+        began_ns = self._clock.now_ns()
+        try:
+            collected = _check(self.collectors[index].collect())
+        except Exception:
+            # Its promise is not to raise. One that breaks it fails alone, and goes on being asked.
+            collected = Collected([], [Missing(self.collectors[index].name, "", "failed")])
+        ended_ns = self._clock.now_ns()
+        with self._changed:
+            before = self._looks[index]
+            number = 1 if before is None else before.number + 1
+            self._looks[index] = Look(number, began_ns, ended_ns, collected)
+            self._missing[index].update(missing.reason for missing in collected.missing)
+            self._changed.notify_all()
+
+
+def _check(collected: Collected) -> Collected:
+    """Without what no page could show (no such family, other labels, not finite, not UTF-8), which goes to missing."""
+    wrong = [reading for reading in collected.readings if not _fits(reading)]
+    if not wrong:
+        return collected
+    missing = [Missing(name, dict(labels).get("gpu", ""), "malformed") for name, labels, _ in wrong]
+    return Collected([reading for reading in collected.readings if _fits(reading)], [*collected.missing, *missing])
+
+
+def _fits(reading: Reading) -> bool:
+    family = FAMILIES.get(reading.name)
+    return (
+        family is not None
+        and tuple([label for label, _ in reading.labels]) == family.labels
+        and math.isfinite(reading.value)
+        and all(text.isascii() or _is_utf8(text) for _, text in reading.labels)
+    )
+
+
+def _is_utf8(text: str) -> bool:
+    """False for what Python makes of a file name that is none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,195 @@
+"""`cadenza exporter`'s arguments and its one page; serving is replaced, but for the marked tests, which are processes."""
+
+import argparse
+import http.client
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as read_text
+
+from cadenza.cli import exporter
+from cadenza.engine.board.boards import Board
+from cadenza.errors import UsageError
+from cadenza.telemetry.reading import Collected, Reading
+
+ADDRESS = "0000:43:00.0"
+
+
+class Twice:
+    """Busy in its second round only, as a share that needs two."""
+
+    name = "fake"
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def collect(self) -> Collected:
+        self.calls += 1
+        return Collected([Reading("amdgpu_busy_ratio", (("gpu", ADDRESS),), 0.5)] if self.calls > 1 else [], [])
+
+
+def parse(*argv: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    exporter.configure(parser)
+    return parser.parse_args(argv)
+
+
+def run(*argv: str) -> int:
+    return exporter.run(parse(*argv))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A simulated board: a MI50, which counts its PCIe traffic, and a RX 6900 XT."""
+    Board.for_devices(("mi50-32gb", "rx6900xt"), seed=1).write(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporter, "find_collectors", lambda args: [Twice()])
+
+
+def test_defaults_are_loopback_and_half_a_second() -> None:
+    args = parse()
+    assert (args.listen, args.root, args.interval) == ("127.0.0.1:9101", Path("/"), 0.5)
+    assert not (args.once or args.processes or args.article_names)
+
+
+@pytest.mark.usefixtures("fake")
+def test_once_is_one_page_after_two_rounds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--once", "--interval", "0.05") == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert f'\namdgpu_busy_ratio{{gpu="{ADDRESS}"}} 0.5\n' in out
+    assert "rocm_" not in out
+
+
+@pytest.mark.usefixtures("fake")
+def test_the_articles_names_are_added_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--once", "--interval", "0.05", "--article-names") == 0
+    assert f'\nrocm_gpu_busy_percent{{gpu="{ADDRESS}"}} 50.0\n' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--listen", "9101"],
+        ["--listen", "localhost:http"],
+        ["--interval", "0"],
+        ["--interval", "-1"],
+        ["--interval", "nan"],
+        ["--interval", "1e9"],
+        ["--root", "/does/not/exist"],
+        ["--root", "/dev/null"],
+        ["--web-config", "/does/not/exist"],
+        ["--smi-json", "/does/not/exist"],
+        ["--kernel-log", "/does/not/exist"],
+    ],
+)
+def test_what_makes_no_sense_is_a_usage_error(argv: list[str]) -> None:
+    with pytest.raises(UsageError):
+        run("--once", *argv)
+
+
+def names(*argv: str) -> list[str]:
+    return [collector.name for collector in exporter.find_collectors(parse(*argv))]
+
+
+def test_a_board_has_cards_and_the_traffic_of_those_that_count_it(root: Path) -> None:
+    found = names("--root", str(root))
+    assert found[:2] == ["amdgpu", "pcie"]
+    for device in root.glob("sys/class/drm/card*/device/pcie_bw"):
+        device.unlink()
+    assert "pcie" not in names("--root", str(root))
+
+
+def test_a_tools_text_comes_after_the_files(root: Path, tmp_path: Path) -> None:
+    text = tmp_path / "smi.json"
+    text.write_text("{}")
+    found = names("--root", str(root), "--smi-json", str(text))
+    assert found.index("smi") > found.index("amdgpu")
+
+
+def test_one_page_of_a_board_has_both_cards(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--once", "--root", str(root), "--interval", "0.05") == 0
+    families = {family.name: family for family in read_text(capsys.readouterr().out)}
+    assert [sample.value for sample in families["amdgpu_up"].samples] == [1, 1]
+    cards = {sample.labels["gfx"]: sample.labels["gpu"] for sample in families["amdgpu_info"].samples}
+    assert cards.keys() == {"gfx906", "gfx1030"}
+    sizes = {s.labels["gpu"]: s.value for s in families["amdgpu_memory_size_bytes"].samples if s.labels["pool"] == "vram"}
+    # 32 and 16 GiB, less what the board's cards keep for themselves.
+    assert sizes[cards["gfx906"]] == pytest.approx(32 * 2**30, rel=0.01)
+    assert sizes[cards["gfx1030"]] == pytest.approx(16 * 2**30, rel=0.01)
+
+
+@contextmanager
+def exporting(*argv: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """The real verb as a process on a free port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    code = "import sys; from cadenza.cli import exporter; import argparse; p = argparse.ArgumentParser(); "
+    code += "exporter.configure(p); sys.exit(exporter.run(p.parse_args()))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "--listen", f"127.0.0.1:{port}", "--interval", "0.1", *argv],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert f"http://127.0.0.1:{port}/metrics" in process.stdout.readline()
+        yield process, port
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def scrape(port: int) -> dict[str, Any]:
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    client.request("GET", "/metrics")
+    text = client.getresponse().read().decode()
+    client.close()
+    return {family.name: family for family in read_text(text)}
+
+
+def gpus(page: dict[str, Any], name: str) -> dict[str, float]:
+    return {s.labels["gpu"]: s.value for s in page[name].samples} if name in page else {}
+
+
+@pytest.mark.slow
+def test_a_card_that_vanishes_is_down_and_tells_nothing_more(root: Path) -> None:
+    with exporting("--root", str(root)) as (_, port):
+        deadline = time.monotonic() + 20
+        while len(up := gpus(scrape(port), "amdgpu_up")) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert set(up.values()) == {1}
+        card = root / "sys/class/drm/card1"
+        (lost,) = (gpu for gpu in up if gpu in (card / "device/uevent").read_text())
+        shutil.rmtree(card.resolve())
+        while gpus(page := scrape(port), "amdgpu_up").get(lost) != 0 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert gpus(page, "amdgpu_up")[lost] == 0
+        assert lost not in gpus(page, "amdgpu_busy_ratio")
+        assert len(gpus(page, "amdgpu_busy_ratio")) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_cleanly(root: Path, number: signal.Signals) -> None:
+    with exporting("--root", str(root)) as (process, port):
+        assert "cadenza_exporter_info" in scrape(port)
+        os.kill(process.pid, number)
+        _, err = process.communicate(timeout=20)
+        assert (process.returncode, err) == (0, "")

@@ -1,0 +1,138 @@
+"""A bundle is written whole, written again without a change, and never over what somebody changed."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cadenza.errors import CadenzaError, UsageError
+from cadenza.observe.bundle import MANIFEST, lay_out, read_manifest, write
+from cadenza.observe.cases import cases
+from cadenza.observe.rule_tests import fill, rule_tests
+from cadenza.observe.settings import Settings
+
+FILES = {
+    *("prometheus.yml", "rules/recording.yml", "rules/alerts.yml", "rules/tests.yml", "alertmanager.yml"),
+    *("compose.yml", "README.md", "grafana/provisioning/datasources/cadenza.yml"),
+    "grafana/provisioning/dashboards/cadenza.yml",
+    *(f"grafana/dashboards/{name}.json" for name in ("cluster", "engine", "gpu", "runs")),
+}
+
+
+def files_in(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Each file's bytes and when it was written."""
+    return {
+        str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_all_files_are_written(tmp_path: Path) -> None:
+    written = write(Settings(), tmp_path / "new" / "folder")
+    assert set(written.created) == FILES
+    assert set(files_in(tmp_path / "new" / "folder")) == FILES | {MANIFEST}
+    assert (written.updated, written.unchanged, written.kept) == ([], [], [])
+
+
+def test_a_second_time_touches_nothing(tmp_path: Path) -> None:
+    write(Settings(), tmp_path)
+    before = files_in(tmp_path)
+    written = write(Settings(), tmp_path)
+    assert set(written.unchanged) == FILES
+    assert files_in(tmp_path) == before
+
+
+def test_other_settings_change_only_what_depends_on_them(tmp_path: Path) -> None:
+    write(Settings(), tmp_path)
+    written = write(Settings(exporters=("box:9101",)), tmp_path)
+    assert set(written.updated) == {"prometheus.yml", "README.md"}
+    assert "box:9101" in (tmp_path / "prometheus.yml").read_text(encoding="utf-8")
+
+
+def test_a_file_that_somebody_changed_stays_until_forced(tmp_path: Path) -> None:
+    write(Settings(), tmp_path)
+    mine = "# mine\nreceivers: []\n"
+    (tmp_path / "alertmanager.yml").write_text(mine, encoding="utf-8")
+    for _ in range(2):
+        written = write(Settings(slo_ttft_p99_s=1.0), tmp_path)
+        assert written.kept == ["alertmanager.yml"]
+        assert (tmp_path / "alertmanager.yml").read_text(encoding="utf-8") == mine
+    forced = write(Settings(slo_ttft_p99_s=1.0), tmp_path, force=True)
+    assert forced.updated == ["alertmanager.yml"]
+    assert (tmp_path / "alertmanager.yml").read_text(encoding="utf-8") != mine
+    assert write(Settings(slo_ttft_p99_s=1.0), tmp_path).kept == []
+
+
+def test_a_file_that_was_there_before_is_somebody_s(tmp_path: Path) -> None:
+    (tmp_path / "prometheus.yml").write_bytes(b"\xff theirs")
+    written = write(Settings(), tmp_path)
+    assert written.kept == ["prometheus.yml"]
+    assert (tmp_path / "prometheus.yml").read_bytes() == b"\xff theirs"
+
+
+def test_a_change_that_was_taken_back_is_none(tmp_path: Path) -> None:
+    write(Settings(), tmp_path)
+    text = (tmp_path / "README.md").read_text(encoding="utf-8")
+    (tmp_path / "README.md").write_text("x", encoding="utf-8")
+    assert write(Settings(), tmp_path).kept == ["README.md"]
+    (tmp_path / "README.md").write_text(text, encoding="utf-8")
+    assert write(Settings(), tmp_path).kept == []
+    assert write(Settings(exporters=("a:1",)), tmp_path).kept == []
+
+
+def test_the_settings_are_remembered(tmp_path: Path) -> None:
+    settings = Settings(engines=("http://a:1", "https://b/c"), slo_ttft_p99_s=0.5)
+    write(settings, tmp_path)
+    manifest = read_manifest(tmp_path)
+    assert manifest is not None
+    assert manifest.settings == settings
+    assert read_manifest(tmp_path / "nowhere") is None
+
+
+def test_a_manifest_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_text("{}", encoding="utf-8")
+    with pytest.raises(UsageError, match="not one that this cadenza wrote"):
+        read_manifest(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(CadenzaError, match="cannot be"):
+        write(Settings(), tmp_path / "file")
+
+
+def test_everything_is_on_loopback(tmp_path: Path) -> None:
+    files = lay_out(Settings(), tmp_path)
+    services = yaml.safe_load(files["compose.yml"])["services"]
+    assert "--web.listen-address=127.0.0.1:9090" in services["prometheus"]["command"]
+    assert "--web.listen-address=127.0.0.1:9093" in services["alertmanager"]["command"]
+    assert "--cluster.listen-address=" in services["alertmanager"]["command"]
+    assert services["grafana"]["environment"]["GF_SERVER_HTTP_ADDR"] == "127.0.0.1"
+    assert not any("0.0.0.0" in text for text in files.values())
+
+
+def test_grafana_finds_the_dashboards_and_prometheus(tmp_path: Path) -> None:
+    files = lay_out(Settings(prometheus="127.0.0.1:19090"), tmp_path)
+    (provider,) = yaml.safe_load(files["grafana/provisioning/dashboards/cadenza.yml"])["providers"]
+    assert provider["options"]["path"] == str(tmp_path / "grafana" / "dashboards")
+    (source,) = yaml.safe_load(files["grafana/provisioning/datasources/cadenza.yml"])["datasources"]
+    assert source["url"] == "http://127.0.0.1:19090"
+    assert source["jsonData"]["timeInterval"] == "1s"
+    mounted = f"{tmp_path}:{tmp_path}:ro"
+    for service in yaml.safe_load(files["compose.yml"])["services"].values():
+        assert mounted in service["volumes"]
+
+
+def test_texts_are_filled_as_prometheus_does() -> None:
+    template = '{{ $labels.gpu }} at {{ $value | printf "%.1f" }} of {{ $labels.none }}'
+    assert fill(template, {"gpu": "a"}, "7.0") == "a at 7.0 of "
+
+
+def test_the_rules_tests_hold_every_case() -> None:
+    tests = rule_tests(2.0)["tests"]
+    assert isinstance(tests, list)
+    shown = [test for test in tests if "alert_rule_test" in test]
+    assert len(shown) == len(cases(2.0))
+    names = [test["name"] for test in tests]
+    assert len(set(names)) == len(names)

@@ -1,0 +1,170 @@
+"""AMD cards that sleep, fail, fall off and come back, and files with anything in them."""
+
+import errno
+import io
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cadenza.telemetry.amdgpu import AmdgpuCollector
+from cadenza.telemetry.families import FAMILIES
+from cadenza.telemetry.findings import RANGES
+from cadenza.telemetry.reading import Missing
+from support.amdgpu_trees import (
+    MI50,
+    MI50_TOLD,
+    MIXED,
+    PATHS,
+    RX,
+    RX_TOLD,
+    device,
+    info,
+    missing,
+    stand,
+    told,
+    write,
+)
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    return stand(MIXED, tmp_path)
+
+
+def opened_below(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files below `folder` that are opened from now on."""
+    names: list[str] = []
+    real = Path.open
+
+    def note(path: Path, *args: Any, **kwargs: Any) -> io.IOBase:
+        if path.is_relative_to(folder):
+            names.append(str(path.relative_to(folder)))
+        return cast(io.IOBase, real(path, *args, **kwargs))
+
+    monkeypatch.setattr(Path, "open", note)
+    return names
+
+
+@pytest.mark.parametrize("status", ["suspended", "suspending"])
+def test_a_card_that_sleeps_is_left_alone(mixed: Path, monkeypatch: pytest.MonkeyPatch, status: str) -> None:
+    write(device(mixed) / "power/runtime_status", f"{status}\n")
+    names = opened_below(device(mixed), monkeypatch)
+    collected = AmdgpuCollector(mixed, processes=True).collect()
+    assert set(names) == {"uevent", "vendor", "power/runtime_status"}  # what the PCI core knows by itself
+    assert told(collected, MI50) == {"suspended": 1, "up": 1}
+    families = {name for name in FAMILIES if name.startswith("amdgpu_") and "process" not in name}
+    others = families - {"amdgpu_pcie_received_bytes_per_second", "amdgpu_pcie_sent_bytes_per_second"}
+    assert missing(collected, MI50) == {
+        (name.removeprefix("amdgpu_"), "asleep") for name in others - {"amdgpu_info", "amdgpu_up", "amdgpu_suspended"}
+    }
+    assert told(collected, RX)["busy_ratio"] == 1.0
+
+
+def test_a_card_that_falls_asleep_keeps_its_name_and_wakes_up(mixed: Path) -> None:
+    collector = AmdgpuCollector(mixed)
+    awake = info(collector.collect(), MI50)
+    write(device(mixed) / "power/runtime_status", "suspended\n")
+    assert info(collector.collect(), MI50) == awake
+    write(device(mixed) / "power/runtime_status", "active\n")
+    assert told(collector.collect(), MI50) == pytest.approx(MI50_TOLD)
+
+
+def test_a_state_that_cannot_be_told_is_not_tried_out(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(device(mixed) / "power/runtime_status", "dreaming\n")
+    names = opened_below(device(mixed), monkeypatch)
+    collected = AmdgpuCollector(mixed).collect()
+    assert "gpu_busy_percent" not in names
+    assert ("suspended", "malformed") in missing(collected, MI50)
+    assert told(collected, MI50) == {"up": 1}
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, folder: Path, code: int, *spared: str) -> None:
+    """Opening any file below `folder` but those fails with `code`."""
+    real = Path.open
+
+    def fail(path: Path, *args: Any, **kwargs: Any) -> io.IOBase:
+        if path.is_relative_to(folder) and path.name not in spared:
+            raise OSError(code, "refused")
+        return cast(io.IOBase, real(path, *args, **kwargs))
+
+    monkeypatch.setattr(Path, "open", fail)
+
+
+KNOWN_TO_PCI = ("uevent", "vendor", "device", "revision", "runtime_status", "name")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "up"),
+    [
+        (errno.EPERM, "asleep", 1),  # resetting, or it fell asleep meanwhile
+        (errno.EACCES, "denied", 1),
+        (errno.ENODATA, "not_supported", 1),
+        (errno.EIO, "failed", 0),  # it fell off the bus, and the driver still shows its files
+        (errno.ETIMEDOUT, "timeout", 0),
+    ],
+)
+def test_a_card_whose_files_all_fail(
+    mixed: Path, monkeypatch: pytest.MonkeyPatch, code: int, reason: str, up: int
+) -> None:
+    refuse(monkeypatch, device(mixed), code, *KNOWN_TO_PCI)
+    collected = AmdgpuCollector(mixed).collect()
+    assert told(collected, MI50) == {"suspended": 0, "up": up}
+    assert {"busy_ratio", "temperature_celsius", "power_watts", "throttled", "bad_pages"} <= {
+        name for name, why in missing(collected, MI50) if why == reason
+    }
+    assert told(collected, RX) == pytest.approx(RX_TOLD)
+
+
+def test_a_card_that_was_resetting_at_first_sight_is_named_later(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    collector = AmdgpuCollector(mixed)
+    with monkeypatch.context() as patched:
+        refuse(patched, device(mixed), errno.EPERM, *KNOWN_TO_PCI)
+        assert info(collector.collect(), MI50)["serial"] == ""
+    assert info(collector.collect(), MI50)["serial"] == "0123456789ab"
+
+
+def test_a_card_that_is_gone_is_down_until_it_is_back(mixed: Path, tmp_path: Path) -> None:
+    collector = AmdgpuCollector(mixed)
+    collector.collect()
+    card, aside = mixed / "sys/class/drm/card1", tmp_path / "aside"
+    card.rename(aside)
+    for _ in range(3):
+        gone = collector.collect()
+        assert told(gone, MI50) == {"up": 0}
+        assert missing(gone, MI50) == set()
+        assert told(gone, RX) == pytest.approx(RX_TOLD)
+    aside.rename(mixed / "sys/class/drm/card3")  # under another number, as after a rescan
+    back = collector.collect()
+    assert told(back, MI50) == pytest.approx(MI50_TOLD)
+    assert info(back, MI50)["card"] == "card3"
+
+
+def test_all_cards_gone_is_not_no_card(mixed: Path) -> None:
+    collector = AmdgpuCollector(mixed)
+    collector.collect()
+    shutil.rmtree(mixed / "sys/class/drm")
+    assert [(dict(r.labels)["gpu"], r.value) for r in collector.collect().readings] == [(MI50, 0.0), (RX, 0.0)]
+    assert AmdgpuCollector(mixed).collect() == ([], [Missing("amdgpu", "", "absent")])
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(choice=st.integers(0, 10**6), data=st.one_of(st.binary(max_size=200), st.from_regex(rb"-?[0-9]{1,30}\n?")))
+def test_any_bytes_in_any_file_break_nothing_else(mixed: Path, choice: int, data: bytes) -> None:
+    files = [path for path in PATHS if "card2" not in path.parts]
+    path = mixed / "sys" / files[choice % len(files)]
+    before = path.read_bytes()
+    path.write_bytes(data)
+    try:
+        collected = AmdgpuCollector(mixed, processes=True).collect()
+    finally:
+        path.write_bytes(before)
+    for name, labels, value in collected.readings:
+        low, high = RANGES.get(name, (0, 2.0**64))
+        assert low <= value <= high
+        assert tuple(label for label, _ in labels) == FAMILIES[name].labels
+        assert all(text.isprintable() for _, text in labels)
+    assert {key: value for key, value in told(collected, RX).items() if "process" not in key} == pytest.approx(RX_TOLD)

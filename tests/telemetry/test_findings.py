@@ -1,0 +1,140 @@
+"""First source wins, nothing impossible passes, and what is missing has a reason."""
+
+import math
+
+import pytest
+
+from cadenza.telemetry.families import FAMILIES
+from cadenza.telemetry.findings import RANGES, Findings
+from cadenza.telemetry.reading import Missing, Reading, Reason
+from cadenza.telemetry.root import UnreadableError
+
+GPU = "0000:03:00.0"
+
+
+def fail(reason: Reason) -> float:
+    raise UnreadableError(reason)
+
+
+def test_labels_are_the_familys_in_its_order() -> None:
+    findings = Findings(GPU)
+    findings.give("amdgpu_temperature_limit_celsius", 100, "edge", "crit")
+    readings, missing = findings.collect(())
+    labels = (("gpu", GPU), ("sensor", "edge"), ("limit", "crit"))
+    assert readings == [Reading("amdgpu_temperature_limit_celsius", labels, 100.0)]
+    assert missing == []
+
+
+def test_the_first_source_of_a_series_stands() -> None:
+    findings = Findings(GPU)
+    findings.give("amdgpu_power_watts", 187, "average")
+    findings.give("amdgpu_power_watts", 250, "average")
+    findings.give("amdgpu_power_watts", 190, "instant")
+    assert [reading.value for reading in findings.collect(()).readings] == [187.0, 190.0]
+
+
+def test_none_is_nothing() -> None:
+    findings = Findings(GPU)
+    findings.give("amdgpu_busy_ratio", None)
+    assert findings.collect(("amdgpu_busy_ratio",)) == ([], [Missing("amdgpu_busy_ratio", GPU, "absent")])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "labels"),
+    [
+        ("amdgpu_busy_ratio", 1.02, ()),
+        ("amdgpu_busy_ratio", 6.55, ()),
+        ("amdgpu_busy_ratio", -0.01, ()),
+        ("amdgpu_fan_ratio", 1.004, ()),
+        ("amdgpu_temperature_celsius", -273.15, ("edge",)),
+        ("amdgpu_temperature_celsius", 65535, ("edge",)),
+        ("amdgpu_temperature_limit_celsius", 0, ("edge", "crit")),
+        ("amdgpu_power_watts", 4294.967295, ("average",)),
+        ("amdgpu_power_watts", -1, ("average",)),
+        ("amdgpu_power_cap_watts", 0, ()),
+        ("amdgpu_clock_hertz", 65535e6, ("sclk",)),
+        ("amdgpu_pcie_link_width_lanes", 0, ("current",)),
+        ("amdgpu_pcie_link_width_lanes", 63, ("current",)),
+        ("amdgpu_memory_used_bytes", -1, ("vram",)),
+        ("amdgpu_memory_size_bytes", 0, ("vram",)),
+        ("amdgpu_pcie_replays_total", -1, ()),
+        ("amdgpu_power_watts", math.nan, ("average",)),
+        ("amdgpu_power_watts", math.inf, ("average",)),
+    ],
+)
+def test_what_cannot_be_is_out_of_range(name: str, value: float, labels: tuple[str, ...]) -> None:
+    findings = Findings(GPU)
+    findings.give(name, value, *labels)
+    assert findings.collect((name,)) == ([], [Missing(name, GPU, "out_of_range")])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "labels", "told"),
+    [
+        ("amdgpu_busy_ratio", 1.01, (), 1.0),
+        ("amdgpu_busy_ratio", 1.0, (), 1.0),
+        ("amdgpu_busy_ratio", 0, (), 0.0),
+        ("amdgpu_memory_busy_ratio", 1.01, (), 1.0),
+        ("amdgpu_temperature_celsius", -12.5, ("edge",), -12.5),
+        ("amdgpu_power_watts", 1400, ("instant",), 1400.0),
+        ("amdgpu_clock_hertz", 0, ("vclk0",), 0.0),
+        ("amdgpu_pcie_link_width_lanes", 1, ("current",), 1.0),
+    ],
+)
+def test_what_can_be_is_told(name: str, value: float, labels: tuple[str, ...], told: float) -> None:
+    findings = Findings(GPU)
+    findings.give(name, value, *labels)
+    assert [reading.value for reading in findings.collect((name,)).readings] == [told]
+
+
+def test_a_later_source_makes_up_for_one_that_failed() -> None:
+    findings = Findings(GPU)
+    findings.attempt("amdgpu_busy_ratio", lambda: fail("malformed"))
+    findings.give("amdgpu_busy_ratio", 0.5)
+    readings, missing = findings.collect(("amdgpu_busy_ratio",))
+    assert [reading.value for reading in readings] == [0.5]
+    assert missing == []
+
+
+def test_a_source_is_not_asked_for_what_is_known() -> None:
+    findings = Findings(GPU)
+    findings.give("amdgpu_busy_ratio", 0.5)
+    findings.attempt("amdgpu_busy_ratio", lambda: fail("failed"))
+    assert findings.collect(("amdgpu_busy_ratio",)).missing == []
+
+
+def test_missing_is_told_by_series_but_absence_by_family() -> None:
+    name = "amdgpu_temperature_celsius"
+    findings = Findings(GPU)
+    findings.attempt(name, lambda: fail("absent"), "edge")
+    findings.attempt(name, lambda: fail("absent"), "mem")
+    assert findings.collect((name,)).missing == [Missing(name, GPU, "absent")]
+    findings.attempt(name, lambda: 40.0, "junction")
+    assert findings.collect((name,)).missing == []
+    findings.attempt(name, lambda: fail("malformed"), "hbm0")
+    assert findings.collect((name,)).missing == [Missing(name, GPU, "malformed")]
+
+
+def test_excused_is_not_missing() -> None:
+    findings = Findings(GPU)
+    findings.excuse("amdgpu_throttled")
+    names = ("amdgpu_throttled", "amdgpu_fan_ratio")
+    assert findings.collect(names).missing == [Missing("amdgpu_fan_ratio", GPU, "absent")]
+
+
+def test_answered_and_failed() -> None:
+    names = ("amdgpu_busy_ratio", "amdgpu_power_watts")
+    findings = Findings(GPU)
+    assert (findings.answered(names), findings.failed(names)) == (False, False)
+    findings.lack("amdgpu_busy_ratio", "asleep")
+    findings.lack("amdgpu_fan_ratio", "failed")
+    assert (findings.answered(names), findings.failed(names)) == (False, False)
+    findings.lack("amdgpu_power_watts", "failed", "average")
+    assert (findings.answered(names), findings.failed(names)) == (False, True)
+    findings.give("amdgpu_busy_ratio", 0)
+    assert findings.answered(names)
+
+
+def test_ranges_are_of_families_that_exist() -> None:
+    assert RANGES.keys() <= FAMILIES.keys()
+    assert all(low < high for low, high in RANGES.values())

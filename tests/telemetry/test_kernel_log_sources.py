@@ -1,0 +1,256 @@
+"""/dev/kmsg and a file in dmesg's form: cut anywhere, overwritten, rotated, forged and malformed."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cadenza.telemetry.kernel_log import (
+    Kmsg,
+    Line,
+    LogFile,
+    parse_dmesg,
+    parse_kmsg,
+)
+from cadenza.telemetry.root import UnreadableError
+
+SAMPLES = Path(__file__).parents[1] / "data" / "telemetry" / "kernel_log"
+RESET = "amdgpu 0000:43:00.0: amdgpu: GPU reset begin!"
+
+
+# /dev/kmsg
+
+
+def test_raw_records() -> None:
+    lines = parse_kmsg((SAMPLES / "kmsg_raw.txt").read_bytes())
+    assert lines == [
+        Line(
+            812101001,
+            "",
+            "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx_0.0.0 timeout, signaled seq=1204, emitted seq=1206",
+        ),
+        Line(812101055, "0000:43:00.0", RESET),
+        Line(
+            1700000001,
+            "",
+            "amdgpu 0000:03:00.0: amdgpu: [gfxhub0] no-retry page fault (src_id:0 ring:157 vmid:8 pasid:32769, "
+            "for process a\nb pid 4321 thread a pid 4321)",
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"",
+        b"no record",
+        b"3,1;amdgpu: GPU reset begin!",
+        b"x,1,2,-;amdgpu: GPU reset begin!",
+        b"12,1,2,-;amdgpu: GPU reset begin!",  # facility 1: written by a process
+        b"8,1,2,-;amdgpu: GPU reset begin!\n DEVICE=+pci:0000:43:00.0",
+        b" DEVICE=+pci:0000:43:00.0",
+        b"3,1,99999999999999999999999,-;x",
+    ],
+)
+def test_what_is_no_record_of_the_kernels(record: bytes) -> None:
+    assert parse_kmsg(record) == []
+
+
+def test_the_escapes_of_a_record() -> None:
+    assert parse_kmsg(rb"6,1,2,-,caller=T1;\xc3\xbc \x5cx0a \x0a;,".lower() + b"\n") == [Line(2, "", "ü \\x0a \n;,")]
+    assert parse_kmsg(b"6,1,2,-;a\n DEVICE=c1:3\n SUBSYSTEM=pci\n") == [Line(2, "", "a")]
+
+
+@given(st.binary(max_size=300))
+def test_any_record(data: bytes) -> None:
+    assert all(line.boot_us is not None for line in parse_kmsg(data))
+    assert len(parse_kmsg(b"3,1,2,-;" + data)) >= 1
+
+
+class Records:
+    """What successive reads of the device give; then there is nothing more."""
+
+    def __init__(self, *given: bytes | int) -> None:
+        self.given = list(given)
+
+    def __call__(self, file: int, size: int) -> bytes:
+        assert os.get_blocking(file) is False or size > 0
+        following = self.given.pop(0) if self.given else errno.EAGAIN
+        if isinstance(following, int):
+            raise OSError(following, os.strerror(following))
+        return following
+
+
+def device(root: Path, read: Callable[[int, int], bytes]) -> Kmsg:
+    (root / "dev").mkdir()
+    (root / "dev" / "kmsg").write_bytes(b"3,0,0,-;amdgpu: GPU reset begin!\n")
+    return Kmsg(root, read)
+
+
+def test_records_one_a_read(tmp_path: Path) -> None:
+    read = Records(b"3,7,1,-;a\n", b"12,8,2,-;forged\n", b"4,9,3,-;b\n DEVICE=+pci:0000:43:00.0\n")
+    source = device(tmp_path, read)
+    assert source.read() == [Line(1, "", "a"), Line(3, "0000:43:00.0", "b")]
+    assert source.read() == []
+    read.given = [b"3,10,4,-;c\n"]
+    assert (source.read(), source.lost) == ([Line(4, "", "c")], 0)
+    source.close()
+
+
+def test_overwritten_records_are_counted(tmp_path: Path) -> None:
+    source = device(tmp_path, Records(b"3,7,1,-;a\n", errno.EPIPE, b"3,20,2,-;b\n", b"3,30,3,-;c\n"))
+    assert len(source.read()) == 3
+    assert source.lost == 20 - 8  # a gap without an overrun is the kernel's own affair
+    source.close()
+
+
+def test_an_overrun_before_the_first_record_counts_one(tmp_path: Path) -> None:
+    source = device(tmp_path, Records(errno.EPIPE, b"3,20,2,-;b\n"))
+    assert (len(source.read()), source.lost) == (1, 1)
+    source.close()
+
+
+def test_the_device_is_read_from_its_end_on(tmp_path: Path) -> None:
+    source = device(tmp_path, os.read)
+    assert source.read() == []
+    with (tmp_path / "dev" / "kmsg").open("ab") as file:
+        file.write(b"3,1,5,-;new\n")
+    assert source.read() == [Line(5, "", "new")]
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"), [(errno.EPERM, "denied"), (errno.EACCES, "denied"), (errno.EIO, "failed")]
+)
+def test_a_device_that_cannot_be_read(tmp_path: Path, number: int, reason: str) -> None:
+    with pytest.raises(UnreadableError, match=reason):
+        device(tmp_path, Records(number)).read()
+
+
+def test_a_flood_waits_for_the_next_round(tmp_path: Path) -> None:
+    source = device(tmp_path, Records(*[b"3,%d,1,-;x\n" % number for number in range(5000)]))
+    assert [len(source.read()) for _ in range(3)] == [4096, 904, 0]
+    source.close()
+
+
+# A file
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[  812.101055] amdgpu: x", Line(812101055, "", "amdgpu: x")),
+        ("[2592000.123456] x", Line(2592000123456, "", "x")),
+        ("[    0.000000] ", Line(0, "", "")),
+        ("<3>[    1.000002] x", Line(1000002, "", "x")),
+        ("<12>[    1.000002] x", None),
+        ("kern  :err   : [    1.000002] x", Line(1000002, "", "x")),
+        ("user  :warn  : [    1.000002] x", None),
+        ("[    1.000002][ T123] x", Line(1000002, "", "x")),
+        ("[    1.000002]x", None),
+        ("amdgpu: GPU reset begin!", None),
+        ("[Mon Nov 30 10:00:00 2026] x", None),
+        ("", None),
+    ],
+)
+def test_a_line_as_dmesg_prints_it(text: str, line: Line | None) -> None:
+    assert parse_dmesg(text) == line
+
+
+@given(st.text(max_size=200))
+def test_any_line_of_a_file(text: str) -> None:
+    found = parse_dmesg(text)
+    assert found is None or (found.boot_us is not None and text.endswith(found.text))
+    assert parse_dmesg(f"[   12.000034] {text}") == Line(12000034, "", text)
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def told(source: LogFile) -> list[str]:
+    return [line.text for line in source.read()]
+
+
+def test_a_file_is_followed_from_its_end_on(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.log"
+    append(path, "[    1.000000] old\n")
+    source = LogFile(path)
+    assert told(source) == []
+    append(path, "[    2.000000] a\n[    3.000000] b")
+    assert told(source) == ["a"]
+    append(path, "c\nno time stamp\n[    4.000000] d\n")
+    assert told(source) == ["bc", "d"]
+    source.close()
+
+
+def test_a_file_that_comes_later_is_read_from_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.log"
+    source = LogFile(path)
+    with pytest.raises(UnreadableError, match="absent"):
+        source.read()
+    append(path, "[    1.000000] a\n")
+    assert told(source) == ["a"]
+    source.close()
+
+
+def test_a_file_that_is_moved_away_is_read_to_its_end_and_the_new_one_from_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.log"
+    append(path, "[    1.000000] old\n")
+    source = LogFile(path)
+    append(path, "[    2.000000] last\n[    2.000000] unfinished")
+    path.rename(tmp_path / "kernel.log.1")
+    append(path, "[    3.000000] first\n")
+    assert told(source) == ["last", "first"]
+    source.close()
+
+
+def test_a_file_that_is_begun_anew_is_read_from_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.log"
+    append(path, "[    1.000000] old and rather long\n")
+    source = LogFile(path)
+    path.write_text("[    0.000000] a\n", encoding="utf-8")
+    assert told(source) == ["a"]
+    source.close()
+
+
+def test_a_file_that_is_gone_is_absent_until_it_is_back(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.log"
+    append(path, "[    1.000000] old\n")
+    source = LogFile(path)
+    path.unlink()
+    with pytest.raises(UnreadableError, match="absent"):
+        source.read()
+    append(path, "[    2.000000] a\n")
+    assert told(source) == ["a"]
+    source.close()
+
+
+def test_an_endless_line_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.log"
+    source = LogFile(path)
+    append(path, "[    1.000000] " + "x" * 100_000)
+    assert told(source) == []
+    append(path, "y" * 100_000)
+    assert told(source) == []
+    append(path, "z\n[    2.000000] a\n[    3.000000] " + "x" * 100_000 + "\n[    4.000000] b\n")
+    assert told(source) == ["a", "b"]
+    source.close()
+
+
+@given(st.lists(st.integers(0, 400), max_size=6))
+def test_a_file_cut_anywhere_gives_the_same_lines(tmp_path_factory: pytest.TempPathFactory, cuts: list[int]) -> None:
+    path = tmp_path_factory.mktemp("log") / "kernel.log"
+    source = LogFile(path)
+    whole = (SAMPLES / "amdgpu_events.txt").read_text(encoding="utf-8")[:400].rpartition("\n")[0] + "\n"
+    found = []
+    for begin, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(whole)], strict=True):
+        append(path, whole[begin:end])
+        found += told(source)
+    assert found == [line.split("] ", 1)[1] for line in whole.splitlines()]
+    source.close()

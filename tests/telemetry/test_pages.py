@@ -1,0 +1,206 @@
+"""What the exporter answers, as bytes in and bytes out: no socket."""
+
+import gzip
+from http import HTTPStatus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cadenza.telemetry.exposition import OPENMETRICS_TYPE, TEXT_TYPE, tabulate
+from cadenza.telemetry.pages import (
+    BadRequestError,
+    Request,
+    Site,
+    format_answer,
+    parse,
+    say,
+    wants_gzip,
+    wants_openmetrics,
+)
+from cadenza.telemetry.reading import Reading
+from cadenza.telemetry.sampler import State
+from cadenza.telemetry.web_config import Access
+
+OPEN = Access()
+NASTY = '<script>alert("x")</script>&'
+INFO = ("gpu", "card", "node", "gfx", "product", "driver", "unique_id", "serial", "vbios", "compute_partition")
+
+
+def make_site(*readings: Reading) -> Site:
+    state = State("amdgpu", True, 0.5, 0.01, {"absent": 2}, list(readings), None)
+    return Site(lambda: [state], lambda states, scrapes: tabulate(states, "1.2.3", scrapes), "1.2.3")
+
+
+def get(path: str, method: str = "GET", **headers: str) -> Request:
+    return Request(method, path, {name.replace("_", "-"): value for name, value in headers.items()}, True)
+
+
+def test_a_head_is_read() -> None:
+    request = parse(b"GET /metrics?name[]=x HTTP/1.1\r\nHost: a\r\nAccept: a/b\r\nX: 1\r\nx: 2\r\n\r\n")
+    assert request == Request("GET", "/metrics", {"host": "a", "accept": "a/b", "x": "2"}, True)
+
+
+@pytest.mark.parametrize(
+    ("head", "kept"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", True),
+        (b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n", False),
+        (b"GET / HTTP/1.0\r\n\r\n", False),
+        (b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", True),
+    ],
+)
+def test_connections_are_kept_as_the_version_and_the_client_say(head: bytes, kept: bool) -> None:
+    assert parse(head).keep_alive is kept
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"\r\n\r\n", 400),
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET / HTTP/9.9\r\n\r\n", 400),
+        (b"GET /\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n", 400),
+        (b"PRI * HTTP/2.0\r\n\r\n", 400),
+        (b"POST /metrics HTTP/1.1\r\nContent-Length: 4\r\n\r\n", 413),
+        (b"POST /metrics HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 413),
+    ],
+)
+def test_what_is_no_request_or_brings_a_body_is_refused(head: bytes, status: int) -> None:
+    with pytest.raises(BadRequestError) as error:
+        parse(head)
+    assert error.value.status == status
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_the_parser(junk: bytes) -> None:
+    for head in (junk + b"\r\n\r\n", b"GET /" + junk + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\n" + junk + b"\r\n\r\n"):
+        try:
+            request = parse(head)
+        except BadRequestError as error:
+            assert error.status in (400, 413)  # noqa: PT017
+        else:
+            assert make_site().answer(request, OPEN).status in (200, 404, 405)
+
+
+def test_the_metrics_page_is_text_or_openmetrics_as_asked_and_counts_itself() -> None:
+    site = make_site()
+    first, second, third = (
+        site.answer(request, OPEN)
+        for request in (get("/metrics"), get("/metrics", accept="application/openmetrics-text"), get("/metrics"))
+    )
+    assert first.type == TEXT_TYPE
+    assert b"\ncadenza_exporter_scrapes_total 0.0\n" in first.body
+    assert second.type == OPENMETRICS_TYPE
+    assert second.body.endswith(b"\n# EOF\n")
+    assert b"\ncadenza_exporter_scrapes_total 2.0\n" in third.body
+
+
+@pytest.mark.parametrize(
+    ("accept", "wanted"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("text/plain", False),
+        ("application/openmetrics-text", True),
+        ("application/openmetrics-text; version=1.0.0; charset=utf-8", True),
+        ("application/openmetrics-text;version=0.0.1", False),
+        ("application/openmetrics-text;version=0.0.1,text/plain;version=0.0.4;q=0.5", False),
+        # Prometheus 2.42 and 3.x
+        ("application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,*/*;q=0.1", True),
+        ("application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=1.0.0;q=0.4", True),
+        ("application/openmetrics-text;version=", False),
+        (";,;;version=1.0.0", False),
+    ],
+)
+def test_openmetrics_is_for_who_names_it(accept: str, wanted: bool) -> None:
+    assert wants_openmetrics(accept) is wanted
+
+
+@pytest.mark.parametrize(
+    ("header", "wanted"),
+    [
+        *(("", False), ("gzip", True), ("deflate, gzip;q=1.0", True), ("GZIP", True)),
+        *(("gzip;q=0", False), ("gzip; q=0.0", False), ("identity", False), ("gzip;q=0.001", True)),
+    ],
+)
+def test_gzip_is_for_who_takes_it(header: str, wanted: bool) -> None:
+    assert wants_gzip(header) is wanted
+
+
+def test_a_large_page_is_compressed_and_a_small_one_is_not() -> None:
+    readings = [Reading("amdgpu_busy_ratio", (("gpu", f"0000:{n:02x}:00.0"),), 1.0) for n in range(64)]
+    plain = make_site(*readings).answer(get("/metrics"), OPEN)
+    packed = make_site(*readings).answer(get("/metrics", accept_encoding="gzip"), OPEN)
+    assert dict(packed.headers)["Content-Encoding"] == "gzip"
+    assert gzip.decompress(packed.body) == plain.body
+    assert len(packed.body) < len(plain.body) / 4
+    small = make_site().answer(get("/metrics", accept_encoding="gzip"), OPEN)
+    assert "Content-Encoding" not in dict(small.headers)
+
+
+def test_the_landing_page_tells_cards_and_collectors_and_escapes_both() -> None:
+    values = {name: "x" for name in INFO} | {"gpu": "0000:43:00.0", "product": NASTY}
+    page = make_site(Reading("amdgpu_info", tuple((name, values[name]) for name in INFO), 1.0)).answer(get("/"), OPEN)
+    text = page.body.decode()
+    assert page.type.startswith("text/html")
+    assert '<a href="/metrics">' in text
+    assert "0000:43:00.0" in text
+    assert "<td>amdgpu</td><td>ok</td><td>0.5 s ago</td><td>absent 2</td>" in text
+    assert NASTY not in text
+    assert "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;&amp;" in text
+
+
+def test_health_other_paths_and_other_methods() -> None:
+    site = make_site()
+    assert site.answer(get("/-/healthy"), OPEN).status == HTTPStatus.OK
+    assert [site.answer(get(path), OPEN).status for path in ("/nope", "/metrics/", "//")] == [404] * 3
+    refused = site.answer(get("/metrics", "POST"), OPEN)
+    assert (refused.status, dict(refused.headers)["Allow"]) == (405, "GET, HEAD")
+
+
+def test_without_the_password_every_page_is_closed() -> None:
+    class Nobody:
+        def allows(self, header: str | None) -> bool:
+            return header == "let me in"
+
+    access = Access(auth=Nobody())  # type: ignore[arg-type]
+    for path in ("/", "/metrics", "/-/healthy", "/nope"):
+        answer = make_site().answer(get(path), access)
+        assert answer.status == 401
+        assert dict(answer.headers)["WWW-Authenticate"].startswith("Basic ")
+    assert make_site().answer(get("/", authorization="let me in"), access).status == 200
+
+
+def split(data: bytes) -> tuple[str, dict[str, str], bytes]:
+    head, _, body = data.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    pairs = [line.split(": ", 1) for line in lines]
+    assert len({name.lower() for name, _ in pairs}) == len(pairs)
+    return first, {name: value for name, value in pairs}, body
+
+
+def test_an_answer_as_bytes() -> None:
+    first, headers, body = split(format_answer(say(HTTPStatus.NOT_FOUND), OPEN, keep_alive=True))
+    assert first == "HTTP/1.1 404 Not Found"
+    assert body == b"Not Found\n"
+    assert headers["Content-Length"] == "10"
+    assert headers["Connection"] == "keep-alive"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["X-Frame-Options"] == "DENY"
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+
+
+def test_a_head_has_the_length_and_not_the_body() -> None:
+    first, headers, body = split(format_answer(say(HTTPStatus.OK), OPEN, keep_alive=False, head_only=True))
+    assert (first, headers["Content-Length"], headers["Connection"], body) == ("HTTP/1.1 200 OK", "3", "close", b"")
+
+
+def test_headers_of_the_web_config_win_over_ours() -> None:
+    access = Access(headers=(("X-Frame-Options", "SAMEORIGIN"), ("Strict-Transport-Security", "max-age=60")))
+    _, headers, _ = split(format_answer(say(HTTPStatus.OK), access, keep_alive=True))
+    assert headers["X-Frame-Options"] == "SAMEORIGIN"
+    assert headers["Strict-Transport-Security"] == "max-age=60"
