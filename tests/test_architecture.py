@@ -104,6 +104,17 @@ def top(target: str) -> str:
     return target.partition(".")[0]
 
 
+def find_eager(source: str, extras: frozenset[str]) -> list[int]:
+    """Lines that import an optional library with the module: it may not be installed."""
+    lines = []
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            if any(name.split(".")[0] in extras for name in names):
+                lines.append(node.lineno)
+    return lines
+
+
 def find_undeclared(source: str, module: str, declared: frozenset[str]) -> list[str]:
     """Third-party imports that pyproject.toml does not name."""
     known = declared | sys.stdlib_module_names | {"cadenza"}
@@ -166,7 +177,24 @@ def read_modules() -> dict[str, str]:
 MODULES = read_modules()
 SCRIPTS = [path for folder in ("src", "tests", "bench", "scripts") for path in sorted((ROOT / folder).rglob("*.py"))]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-DECLARED = frozenset(re.split(r"[<>=!~ \[;]", entry)[0].replace("-", "_").lower() for entry in PROJECT["dependencies"])
+# What a distribution is imported as, where that is not its name.
+IMPORTED_AS = {"pyyaml": "yaml", "nvidia_ml_py": "pynvml"}
+
+
+def read_imported(entries: list[str]) -> frozenset[str]:
+    names = (re.split(r"[<>=!~ \[;]", entry)[0].replace("-", "_").lower() for entry in entries)
+    return frozenset(IMPORTED_AS.get(name, name) for name in names)
+
+
+DECLARED = read_imported(PROJECT["dependencies"])
+EXTRAS = read_imported(
+    [
+        entry
+        for extra in PROJECT["optional-dependencies"]
+        if extra not in ("dev", "bench")
+        for entry in PROJECT["optional-dependencies"][extra]
+    ]
+)
 
 
 def test_the_package_is_found() -> None:
@@ -179,7 +207,8 @@ def test_a_module_keeps_the_rules(module: str) -> None:
     source = MODULES[module]
     assert find_wrong_directions(source, module) == []
     assert find_impurities(source, module) == []
-    assert find_undeclared(source, module, DECLARED) == []
+    assert find_undeclared(source, module, DECLARED | EXTRAS) == []
+    assert find_eager(source, EXTRAS) == []
     assert find_empty_names(source, module) == []
 
 
@@ -268,10 +297,15 @@ def test_what_a_room_may_touch_is_no_impurity(module: str, source: str) -> None:
     assert find_impurities(source, module) == []
 
 
-@pytest.mark.parametrize("source", ["import requests", "from yaml import load", "def f():\n    import httpx._client"])
+@pytest.mark.parametrize("source", ["import requests", "from toml import load", "def f():\n    import httpx._client"])
 def test_an_undeclared_library_is_found(source: str) -> None:
     assert len(find_undeclared(source, "cadenza.load.client", DECLARED)) == 1
     assert find_undeclared("import numpy.typing, json, cadenza.spec", "cadenza.load.client", DECLARED) == []
+
+
+def test_an_extra_is_imported_where_it_is_used_only() -> None:
+    assert find_eager("import os\nimport bcrypt", frozenset({"bcrypt"})) == [2]
+    assert find_eager("def f():\n    import bcrypt", frozenset({"bcrypt"})) == []
 
 
 def test_a_cycle_is_found() -> None:

@@ -17,6 +17,8 @@ VERBS = {
     "ls": ("cadenza.cli.ls", "list the runs in a folder"),
     "check": ("cadenza.cli.check", "say whether a run can be believed, check by check"),
     "calibrate": ("cadenza.cli.calibrate", "measure what this machine's client can hold"),
+    "exporter": ("cadenza.cli.exporter", "serve what the cards, the host and the kernel log say, for Prometheus"),
+    "observe": ("cadenza.cli.observe", "Prometheus, alerts and dashboards for an engine and its cards"),
     "predict": ("cadenza.cli.predict", "predict what cards would do with a model (physics, nothing is measured)"),
     "compare-hardware": ("cadenza.cli.compare_hardware", "a published comparison, beside what physics says of it"),
     "fit": ("cadenza.cli.fit", "make an engine profile from a run, to simulate that server"),
