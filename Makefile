@@ -1,6 +1,6 @@
 # Two commands start the project: `make demo` and `make test`. Each keeps to a virtual environment of its own.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint build bench docs clean
+.PHONY: help demo test slow lint build bench docs clean
 
 VENV := .venv
 # Beside these, which need a server or install other tools: bench.real_vllm URL, bench.peers.run.
@@ -17,8 +17,11 @@ demo: ## a sweep of three simulated models, no server needed
 	@scripts/venv.sh $(VENV) ""
 	@$(VENV)/bin/cadenza sweep $(DEMO)
 
-test: ## everything that needs no special hardware, on each Python that is installed
+test: ## the unit tests, on each Python that is installed: no socket, no waiting
 	@scripts/test.sh
+
+slow: ## the tests that open sockets, start processes and wait (with Prometheus: scripts/get_prometheus.sh build/prometheus)
+	@PATH="$(CURDIR)/build/prometheus/usr/bin:$$PATH" scripts/test.sh slow
 
 lint: ## ruff and mypy --strict
 	@scripts/venv.sh $(VENV) "[dev]"

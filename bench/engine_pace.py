@@ -4,10 +4,13 @@
 
 The engine follows a law whose step is 20 ms flat, in a process of its own on one core; a reader that only counts and
 keeps the kernel's receive stamps has another. All events of a step fall due at one instant, so the last of them waits
-for all the others: lateness is told for the first and for the last byte of each step, on the server's clock (all events
-made, all handed over) and by the kernel's stamps. Beside it, in the same run and on the same cores: a loop that does
-nothing but `send` a ready event on each of as many sockets when it is due (what no server in Python can beat), and the
-C truth server, whose streams keep a grid each and so are not in step (its lateness is told per event).
+for all the others: lateness is told for the first and for the last byte of each step, by the kernel's stamps and on the
+server's clock (events made: negative where that was before they were due; all handed over). Beside it, in the same run
+and on the same cores: a loop that does nothing but `send` a ready event on each of as many sockets when it is due (what
+no server in Python can beat), and the C truth server, whose streams keep a grid each and so are not in step (its
+lateness is told per event).
+
+On a machine that others use, `chrt -r 1` before the command keeps them off (real-time scheduling, needs root).
 """
 
 import argparse
@@ -24,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from bench.engine_rate import request
-from bench.truth_server import TruthServer, cpu_s, pin
+from bench.truth_server import TruthServer, pin
 
 from cadenza.clock import NS_PER_MS, NS_PER_S
 from cadenza.engine.face import Face
@@ -59,17 +62,17 @@ rows = [{{ in_system = 1.0, ttft_ms = {TTFT_MS}.0, step_ms = {STEP_MS}.0 }}]
 class Steps(NamedTuple):
     """What a server did: each step's due time, and when its events were all made and all handed over; ns, (steps,).
 
-    cpu_s   processor seconds of the whole process
+    cpu_ns  processor time of the process when a step's events were made
     """
 
     due_ns: list[int]
     made_ns: list[int]
     handed_ns: list[int]
-    cpu_s: float
+    cpu_ns: list[int]
 
 
 class Watched(Face):
-    """A face that keeps the times of steps of at least `least` events: two clock reads a step, none an event.
+    """A face that keeps the times of steps of at least `least` events: three clock reads a step, none an event.
 
     The shell says all that `take` gave it before it asks again for `next_ns`.
     """
@@ -79,9 +82,7 @@ class Watched(Face):
         self._least = least
         self._start_ns = 1 << 62
         self._is_out = True
-        self.due_ns: list[int] = []
-        self.made_ns: list[int] = []
-        self.handed_ns: list[int] = []
+        self._steps = Steps([], [], [], [])
 
     def receive(self, connection: int, data: bytes, now_ns: int) -> None:
         # Engine time zero on the machine's clock: the closest that the two were read to each other.
@@ -91,20 +92,21 @@ class Watched(Face):
     def next_ns(self) -> int | None:
         if not self._is_out:
             self._is_out = True
-            self.handed_ns.append(time.monotonic_ns())
+            self._steps.handed_ns.append(time.monotonic_ns())
         return super().next_ns()
 
     def take(self, now_ns: int) -> list[tuple[int, Saying]]:
         due_ns = super().next_ns()
         said = super().take(now_ns)
         if due_ns is not None and len(said) >= self._least:
-            self.due_ns.append(due_ns)
-            self.made_ns.append(time.monotonic_ns())
+            self._steps.due_ns.append(due_ns)
+            self._steps.made_ns.append(time.monotonic_ns())
+            self._steps.cpu_ns.append(time.process_time_ns())
             self._is_out = False
         return said
 
     def steps(self) -> Steps:
-        return Steps([due_ns + self._start_ns for due_ns in self.due_ns], self.made_ns, self.handed_ns, cpu_s())
+        return self._steps._replace(due_ns=[due_ns + self._start_ns for due_ns in self._steps.due_ns])
 
 
 def _engine(streams: int, line: Connection) -> None:
@@ -117,7 +119,7 @@ def _engine(streams: int, line: Connection) -> None:
 def _bare(streams: int, steps: int, event: bytes, line: Connection) -> None:
     """Nothing but the sends: a ready event on every socket, every 20 ms, the last of the wait spent looking."""
     pin(SERVER)
-    due, made, handed = [], [], []
+    done = Steps([], [], [], [])
     with socket.create_server(("127.0.0.1", 0), backlog=4096) as listener:
         line.send(listener.getsockname()[1])
         socks = [listener.accept()[0] for _ in range(streams)]
@@ -130,16 +132,17 @@ def _bare(streams: int, steps: int, event: bytes, line: Connection) -> None:
         time.sleep(max(0, next_ns - time.monotonic_ns() - NS_PER_MS // 2) / NS_PER_S)
         while time.monotonic_ns() < next_ns:
             pass
-        due.append(next_ns)
-        made.append(time.monotonic_ns())
+        done.due_ns.append(next_ns)
+        done.cpu_ns.append(time.process_time_ns())
+        done.made_ns.append(time.monotonic_ns())
         for sock in socks:
             sock.send(event)
-        handed.append(time.monotonic_ns())
+        done.handed_ns.append(time.monotonic_ns())
         next_ns += STEP_NS
     for sock in socks:
         sock.close()
     line.recv()
-    line.send(Steps(due, made, handed, cpu_s()))
+    line.send(done)
 
 
 def read(port: int, asks: list[bytes]) -> tuple[np.ndarray, int]:
@@ -162,11 +165,11 @@ def read(port: int, asks: list[bytes]) -> tuple[np.ndarray, int]:
             read_ns = time.monotonic_ns()
             stamp_ns = clock.arrival_ns(ancillary, read_ns)
             stamps.append(read_ns if stamp_ns is None else stamp_ns)
-            if data.count(b"data: ") > 1:
-                several += 1
             if not data or data.endswith(b"0\r\n\r\n"):
                 left -= 1
                 poll.unregister(fd)
+            elif data.count(b"data: ") > 1:
+                several += 1
     for sock in socks.values():
         sock.close()
     return np.array(stamps), several
@@ -197,18 +200,23 @@ def one_event() -> bytes:
 
 def table(name: str, streams: int, steps: Steps, stamps: np.ndarray, several: int) -> list[float]:
     """Print a server's lateness; p99 of its steps' last byte, ms, on its own clock and by the kernel's stamps."""
-    due, made, handed = (np.array(times)[WARM_UP_STEPS:] for times in steps[:3])
-    whose = np.searchsorted(due, stamps, side="right") - 1
-    counts = np.bincount(whose[whose >= 0], minlength=len(due))
-    order = np.sort(stamps[whose >= 0])
-    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    full = counts == streams
-    first, last = order[starts[full]] - due[full], order[starts[full] + streams - 1] - due[full]
+    due, made, handed, cpu = (np.array(times)[WARM_UP_STEPS:] for times in steps)
+    stamps = np.sort(stamps[stamps >= due[0]])
+    counts = np.bincount(np.searchsorted(due, stamps, side="right") - 1, minlength=len(due))
+    begins = np.cumsum(counts) - counts
+    full = counts == streams  # an event that was read together with another has no stamp of its own
+    first, last = stamps[begins[full]] - due[full], stamps[begins[full] + streams - 1] - due[full]
     rate = streams * (len(due) - 1) / ((handed[-1] - handed[0]) / NS_PER_S)
-    print(f"{name}: {rate:,.0f} events/s of {streams * 1000 / STEP_MS:,.0f} due, {len(due)} steps, ", end="")
-    print(f"{full.sum()} of them read one event at a time, {steps.cpu_s:.1f} s of CPU, {several} reads of several")
+    busy = (cpu[-1] - cpu[0]) / (made[-1] - made[0])
+    send_us = np.median(handed - np.maximum(made, due)) / 1000 / streams
+    print(
+        f"{name}: {rate:,.0f} events/s of {streams * 1000 / STEP_MS:,.0f} due, {100 * busy:.0f} % of its core, ", end=""
+    )
+    print(
+        f"{send_us:.1f} µs a send; {full.sum()} of {len(due)} steps with a stamp for each event, {several} reads late"
+    )
     rows = {
-        "first byte, events made": made - due,
+        "events made": made - due,
         "first byte, kernel stamp": first,
         "last byte, handed over": handed - due,
         "last byte, kernel stamp": last,

@@ -4,8 +4,8 @@
         --max-num-batched-tokens 256
     python -m bench.engine_vs_vllm URL [--repeats N] [--async-scheduling]
 
-The server must have no other traffic, and should have been started anew: both caches begin empty. Ours is started here
-with the same limits. Its law is the physics of a card, whose steps are nearly alike, at the speed that makes them last
+The server must have no other traffic; others on the machine only make it slower. Ours is started here with the same
+limits. Its law is the physics of a card, whose steps are nearly alike, at the speed that makes them last
 as long as the server's. Exits 1 where a phase that does not depend on time differs.
 
 Such a phase begins with a gate: one long prompt that leaves fewer blocks free than any other request needs. While it

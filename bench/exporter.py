@@ -1,11 +1,11 @@
-"""What the exporter takes: of a core and of memory, for two cards and for fifty, and whether a day of scrapes makes it grow.
+"""What the exporter takes: of a core and of memory, for two cards and for fifty, and whether a day makes it grow.
 
     python -m bench.exporter [--seconds S] [--hours H]
 
-The verb runs as a process on a simulated board and is scraped every second as Prometheus does it; its processor time and
-peak memory are the kernel's (/proc). The day is simulated: every round that a day has at 0.5 s by a scripted collector
-whose processes come and go, and every scrape at 15 s, over a socket, each after a round of the real collectors. Exit code
-1: a target was missed.
+The verb runs as a process on a simulated board whose cards move, and is scraped every second as Prometheus does it;
+its processor time and peak memory are the kernel's (/proc). The day is simulated: every round that a day has at 0.5 s,
+by a scripted collector whose processes come and go, and every scrape at 15 s, over a socket, each after a round of the
+real collector. Exit code 1: a target was missed.
 """
 
 import argparse

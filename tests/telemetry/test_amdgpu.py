@@ -51,7 +51,7 @@ def test_who_the_cards_are(mixed: Path) -> None:
     assert info(collected, MI50) == {
         "gpu": MI50,
         "card": "card1",
-        "node": "1",
+        "kfd_node": "1",
         "gfx": "gfx906",
         "product": "AMD Instinct MI60 / MI50",
         "driver": "6.10.5",
@@ -75,7 +75,7 @@ def test_the_drivers_version_is_the_kernels_where_it_came_with_it(mixed: Path) -
 def test_without_rocm_the_device_tells_the_chip(mixed: Path) -> None:
     shutil.rmtree(mixed / "sys/class/kfd")
     collected = AmdgpuCollector(mixed).collect()
-    assert (info(collected, RX)["node"], info(collected, RX)["gfx"]) == ("", "gfx1030")
+    assert (info(collected, RX)["kfd_node"], info(collected, RX)["gfx"]) == ("", "gfx1030")
     assert told(collected, MI50) == pytest.approx(MI50_TOLD)
 
 
@@ -118,7 +118,7 @@ def test_a_partitioned_socket_is_told_once(tmp_path: Path) -> None:
     }
     assert ("memory_used_bytes", "not_supported") in missing(collected, MI300X)
     assert info(collected, MI300X)["compute_partition"] == "CPX"
-    assert info(collected, MI300X)["node"] == "1"
+    assert info(collected, MI300X)["kfd_node"] == "1"
 
 
 def test_processes_are_told_on_request(mixed: Path) -> None:

@@ -143,6 +143,15 @@ def test_a_card_that_is_gone_is_down_until_it_is_back(mixed: Path, tmp_path: Pat
     assert info(back, MI50)["card"] == "card3"
 
 
+def test_a_card_that_got_another_number_between_two_looks_is_the_same(mixed: Path) -> None:
+    collector = AmdgpuCollector(mixed)
+    collector.collect()
+    (mixed / "sys/class/drm/card1").rename(mixed / "sys/class/drm/card3")
+    collected = collector.collect()
+    assert told(collected, MI50) == pytest.approx(MI50_TOLD)
+    assert info(collected, MI50)["card"] == "card3"
+
+
 def test_all_cards_gone_is_not_no_card(mixed: Path) -> None:
     collector = AmdgpuCollector(mixed)
     collector.collect()

@@ -24,7 +24,7 @@ from cadenza.telemetry.web_config import Access
 
 OPEN = Access()
 NASTY = '<script>alert("x")</script>&'
-INFO = ("gpu", "card", "node", "gfx", "product", "driver", "unique_id", "serial", "vbios", "compute_partition")
+INFO = ("gpu", "card", "kfd_node", "gfx", "product", "driver", "unique_id", "serial", "vbios", "compute_partition")
 
 
 def make_site(*readings: Reading) -> Site:

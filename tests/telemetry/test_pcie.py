@@ -131,6 +131,22 @@ def test_a_value_older_than_five_seconds_is_a_timeout(root: Path) -> None:
         finish(driver)
 
 
+def test_a_read_that_is_stuck_after_one_that_failed_is_a_timeout(root: Path) -> None:
+    clock = ManualClock()
+    driver = Driver(clock)
+    bandwidth = PcieBandwidth(root, driver.read, clock)
+    try:
+        bandwidth.collect()
+        driver.asked.get(timeout=PATIENCE_S)
+        driver.answer("nonsense")
+        assert bandwidth.collect().missing == missing_of(MI50, "malformed") + missing_of(RX, "absent")
+        clock.advance_to(clock.now_ns() + 5 * SECOND + 1)
+        assert bandwidth.collect().missing == missing_of(MI50, "timeout") + missing_of(RX, "absent")
+    finally:
+        bandwidth.stop(0)
+        finish(driver)
+
+
 def test_a_first_read_that_never_returns_is_a_timeout_and_does_not_hold_up_the_end(root: Path) -> None:
     clock = ManualClock()
     driver = Driver(clock)

@@ -1,7 +1,7 @@
 """The engine's socket shell: one thread that carries bytes between non-blocking sockets and the `Face`, on time.
 
-All streams of a step fall due at one instant, and computing the step takes a while (some 2 ms for 500 of them). So it is
-taken from the face that much before its time, and held; at its time there is nothing left to do but to send.
+All events of a step fall due at one instant, and computing the step takes a while (some 2 ms for 500 streams). So it
+is taken from the face that much before its time, and held; at its time there is nothing left to do but to send.
 """
 
 import gc
@@ -31,7 +31,7 @@ _BACKLOG = 4096
 _LOOK_S = 0.0003
 # How much earlier than it is due a step is taken from the face: as long as such steps took, and a late awakening more.
 _AWAKENING_NS = 400_000
-_MAX_LEAD_NS = 5_000_000
+_MAX_LEAD_NS = 8_000_000
 _LEAD_FADES = 1 / 64
 # FD_SETSIZE of glibc, musl and macOS: select refuses descriptors from here on.
 _SELECT_LIMIT = 1024
@@ -51,7 +51,7 @@ class _Link:
 class Server:
     """A reactor over one listening socket. Engine time is monotonic time since its start, times `speed`.
 
-    The face may be ahead of it by the lead, 5 ms at most: a request that comes in meanwhile arrives, to the face, with
+    The face may be ahead of it by the lead, 8 ms at most: a request that comes in meanwhile arrives, to the face, with
     the step that it has already taken. Nothing leaves before its time, the answers of pages included.
     """
 

@@ -26,7 +26,7 @@ _AMDGPU = (
     Family(
         "amdgpu_info",
         "info",
-        (*_GPU, "card", "node", "gfx", "product", "driver", "unique_id", "serial", "vbios", "compute_partition"),
+        (*_GPU, "card", "kfd_node", "gfx", "product", "driver", "unique_id", "serial", "vbios", "compute_partition"),
         "Constant facts of a card; what it does not tell is empty.",
     ),
     Family(
@@ -35,7 +35,7 @@ _AMDGPU = (
     Family("amdgpu_suspended", "gauge", _GPU, "1 if the card is asleep: nothing else of it is read then."),
     Family("amdgpu_busy_ratio", "gauge", _GPU, "Share of the last moment in which the card computed, or spun."),
     Family("amdgpu_memory_busy_ratio", "gauge", _GPU, "Share of the last moment in which the memory was at work."),
-    Family("amdgpu_memory_size_bytes", "gauge", (*_GPU, "pool"), "Memory by pool: vram, vis_vram, gtt."),
+    Family("amdgpu_memory_size_bytes", "gauge", (*_GPU, "pool"), "Memory by pool: vram, vis_vram, gtt; xcp0, … of partitions."),
     Family("amdgpu_memory_used_bytes", "gauge", (*_GPU, "pool"), "Memory in use by pool."),
     Family(
         "amdgpu_temperature_celsius", "gauge", (*_GPU, "sensor"), "Temperature by sensor: edge, junction, mem, hbm0."

@@ -1,11 +1,14 @@
 """Small files below a folder that stands for `/`: read whole, bounded, and with a reason where there is nothing."""
 
 import errno
+import re
 from pathlib import Path
 
 from cadenza.telemetry.reading import Reason
 
 _TEXT_BYTES = 64 << 10
+# As the kernel prints them: `int` alone would also take 1_000, other scripts' digits, and a megabyte of them.
+_INTEGER = re.compile(r"-?[0-9]{1,64}")
 
 _REASONS: dict[int, Reason] = {
     errno.ENOENT: "absent",
@@ -51,7 +54,6 @@ def read_text(path: Path) -> str:
 def read_integer(path: Path) -> int:
     """The file's one integer, decimal. UnreadableError (malformed) where it is something else."""
     text = read_text(path)
-    try:
-        return int(text)
-    except ValueError:
-        raise UnreadableError("malformed") from None
+    if not _INTEGER.fullmatch(text):
+        raise UnreadableError("malformed")
+    return int(text)

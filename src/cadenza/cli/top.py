@@ -1,0 +1,187 @@
+"""`cadenza top`: what a server, or a run that goes on, does now."""
+
+import argparse
+import contextlib
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from cadenza.stats.glance import Glance
+
+DEFAULT_URL = "http://localhost:8000"
+MIN_INTERVAL_S, MAX_INTERVAL_S, MAX_WINDOW_S = 0.2, 3600.0, 3600.0
+RUNS = Path("runs")
+_SLICE_S = 0.1
+
+
+class View(Protocol):
+    """Where glances come from: `wait` until there are rates; `over`: nothing more will come."""
+
+    @property
+    def over(self) -> bool: ...
+
+    def wait(self) -> None: ...
+
+    def look(self) -> "Glance": ...
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this verb's arguments to `parser`."""
+    parser.description = (
+        "Watch a server, or a run that goes on: streams, tokens per second, TTFT and TPOT, KV cache, each GPU, host. "
+        "Ctrl-C ends it."
+    )
+    parser.add_argument(
+        "what",
+        nargs="?",
+        metavar="URL|RUN",
+        help=f"base URL, or folder of a run (default: the run below runs/ that goes on, else {DEFAULT_URL})",
+    )
+    parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="between looks (default: 1)")
+    parser.add_argument(
+        "--window", type=float, default=10.0, metavar="S", help="what rates and latencies are over (default: 10)"
+    )
+    form = parser.add_argument_group("how to tell it")
+    form.add_argument("--once", action="store_true", help="one look, after one interval, and exit")
+    form.add_argument("--json", action="store_true", help="a JSON object a look, one a line")
+    server = parser.add_argument_group("a server")
+    server.add_argument(
+        "--api-key-file", metavar="FILE", help="file with the API key (or the variable CADENZA_API_KEY)"
+    )
+    server.add_argument("--header", action="append", metavar="'N: V'", help="extra header")
+    server.add_argument("--insecure", action="store_true", help="accept any TLS certificate")
+    server.add_argument(
+        "--root", type=Path, metavar="DIR", help="read its cards and host below DIR (default: / for a local server)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show it until interrupted, or until the run is over. UsageError for arguments that make no sense; TargetError
+    for a server that is not there at the beginning. The exit code."""
+    from cadenza.cli.signals import stop_on_signals
+
+    _check(args)
+    with contextlib.ExitStack() as stack:
+        view = _open(args, stack)
+        with stop_on_signals() as stop:
+            if args.once or not _is_terminal(args):
+                _print_looks(view, args, stop)
+            else:
+                _draw(view, args, stop)
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    from cadenza.errors import UsageError
+
+    for flag, value, low, high in (
+        ("--interval", args.interval, MIN_INTERVAL_S, MAX_INTERVAL_S),
+        ("--window", args.window, MIN_INTERVAL_S, MAX_WINDOW_S),
+    ):
+        if math.isnan(value) or not low <= value <= high:
+            raise UsageError(f"{flag} must be between {low} and {high:g} seconds, not {value}")
+    if args.root is not None and not args.root.is_dir():
+        raise UsageError(f"--root {args.root} is no folder")
+
+
+def _open(args: argparse.Namespace, stack: contextlib.ExitStack) -> View:
+    from cadenza.errors import UsageError
+    from cadenza.record import printable
+    from cadenza.sweep.follow import RunView, find_running
+
+    what: str | Path = args.what or find_running(RUNS) or DEFAULT_URL
+    if isinstance(what, str) and "://" in what:
+        return _open_server(what, args, stack)
+    if not Path(what).exists():
+        shown = printable(str(what), 120)
+        raise UsageError(f"{shown} is neither a folder nor a URL: write a server as http://HOST:PORT")
+    return stack.enter_context(RunView(Path(what), args.window))
+
+
+def _open_server(url: str, args: argparse.Namespace, stack: contextlib.ExitStack) -> View:
+    from functools import partial
+
+    from cadenza.cli.options import read_credentials
+    from cadenza.load.sockets import SocketTransport
+    from cadenza.load.target import resolve
+    from cadenza.load.tls import tls_context
+    from cadenza.sweep.glance import ServerView
+    from cadenza.sweep.watch import find_collectors
+    from cadenza.sweep.workers import is_here
+
+    credentials = read_credentials(args)
+    target = resolve(url)
+    transport = stack.enter_context(SocketTransport(make_context=partial(tls_context, not args.insecure)))
+    watched = args.root is not None or is_here([target])
+    view = ServerView(
+        transport,
+        target,
+        credentials.as_headers(),
+        args.interval,
+        args.window,
+        partial(find_collectors, args.root or Path("/"), embedded=False) if watched else tuple,
+        None if watched else "The server is on another machine: its GPUs and host are seen from there only.",
+    )
+    return stack.enter_context(view)
+
+
+def _is_terminal(args: argparse.Namespace) -> bool:
+    return not args.json and sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def _print_looks(view: View, args: argparse.Namespace, stop: Callable[[], bool]) -> None:
+    """A snapshot an interval, one after the other, so that a pipe can read them."""
+    import msgspec
+
+    from cadenza.report.top import to_text
+
+    view.wait()
+    due_s = time.monotonic()
+    number = 0
+    while not stop():
+        glance = view.look()
+        if args.json:
+            sys.stdout.buffer.write(msgspec.json.encode(glance) + b"\n")
+        else:
+            sys.stdout.write(f"{'' if number == 0 else chr(10)}{to_text(glance, args.interval)}")
+        sys.stdout.flush()
+        number += 1
+        if args.once or view.over:
+            return
+        due_s = max(due_s + args.interval, time.monotonic())
+        wait_until(due_s, stop)
+
+
+def _draw(view: View, args: argparse.Namespace, stop: Callable[[], bool]) -> None:
+    """The terminal's second screen, drawn anew each interval and when it changes size; the last look stays behind."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from cadenza.report.top import render
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    with Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
+        due_s = time.monotonic()
+        glance = view.look()
+        while not stop():
+            size = console.size
+            live.update(render(glance, size.width, args.interval), refresh=True)
+            if view.over:
+                break
+            if wait_until(due_s + args.interval, lambda: stop() or console.size != size):
+                continue
+            due_s = max(due_s + args.interval, time.monotonic() - args.interval)
+            glance = view.look()
+    console.print(render(glance, console.width, args.interval))
+
+
+def wait_until(due_s: float, stop: Callable[[], bool]) -> bool:
+    """Until then on the monotonic clock, or until `stop` says so, which is the answer."""
+    while not (stopped := stop()) and (left_s := due_s - time.monotonic()) > 0:
+        time.sleep(min(_SLICE_S, left_s))
+    return stopped
