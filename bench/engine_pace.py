@@ -39,7 +39,7 @@ from cadenza.load.stamps import ANCILLARY_BYTES, ArrivalClock, ask_for_stamps
 STEP_MS, TTFT_MS = 20, 500
 STEP_NS = STEP_MS * NS_PER_MS
 SERVER, READER = 0, 1
-# What is not looked at: from the first token until every stream decodes, and everything after the first stream's end.
+# Not looked at, until every stream decodes; nor is the last step, in which all streams end: it is told by itself.
 WARM_UP_STEPS = 50
 PROFILE = f"""
 name = "pace"
@@ -200,8 +200,8 @@ def one_event() -> bytes:
 
 def table(name: str, streams: int, steps: Steps, stamps: np.ndarray, several: int) -> list[float]:
     """Print a server's lateness; p99 of its steps' last byte, ms, on its own clock and by the kernel's stamps."""
-    due, made, handed, cpu = (np.array(times)[WARM_UP_STEPS:] for times in steps)
-    stamps = np.sort(stamps[stamps >= due[0]])
+    due, made, handed, cpu = (np.array(times)[WARM_UP_STEPS:-1] for times in steps)
+    stamps = np.sort(stamps[(stamps >= due[0]) & (stamps < due[-1] + STEP_NS)])
     counts = np.bincount(np.searchsorted(due, stamps, side="right") - 1, minlength=len(due))
     begins = np.cumsum(counts) - counts
     full = counts == streams  # an event that was read together with another has no stamp of its own
@@ -224,6 +224,8 @@ def table(name: str, streams: int, steps: Steps, stamps: np.ndarray, several: in
     for title, late_ns in rows.items():
         p50, p99 = np.percentile(late_ns, [50, 99]) / NS_PER_MS
         print(f"  {title:26s} {p50:8.3f} {p99:8.3f} {late_ns.max() / NS_PER_MS:8.3f}", flush=True)
+    ending_ms = (steps.handed_ns[-1] - steps.due_ns[-1]) / NS_PER_MS
+    print(f"  the step in which all streams end: last byte handed over after {ending_ms:.1f} ms")
     return [float(np.percentile(late, 99)) / NS_PER_MS for late in (handed - due, last)]
 
 

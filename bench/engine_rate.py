@@ -2,7 +2,8 @@
 
 The face runs in virtual time, without sockets; the server far faster than real time, for a reader that only counts
 bytes (a server that runs late sends what has fallen due to one client in one piece, so this is a ceiling). Their ratio
-is what the sockets cost. One figure a line, then the ratio; run it on an idle machine.
+is what the sockets cost. All of it, the reader included, on one core. One figure a line, then the ratio; run it on an
+idle machine. What the server does one event at a time, on time: `bench.engine_pace`.
 """
 
 import json
@@ -10,6 +11,8 @@ import socket
 import sys
 import threading
 import time
+
+from bench.truth_server import pin
 
 from cadenza.engine.face import Face
 from cadenza.engine.profile import load
@@ -71,6 +74,7 @@ def server_rate() -> float:
 
 
 def main() -> int:
+    pin(0)
     face, server = face_rate(), server_rate()
     print(f"face    {face:10,.0f} events/s")
     print(f"server  {server:10,.0f} events/s")

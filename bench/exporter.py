@@ -111,7 +111,7 @@ def measure(cards: int, seconds: float) -> Taken:
     folder = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(dir=folder) as root:
         machine = Machine(Path(root), cards)
-        command = [sys.executable, "/tmp/h/ex.py", "--root", root, "--listen", "127.0.0.1:0"]
+        command = [sys.executable, "-m", "cadenza", "exporter", "--root", root, "--listen", "127.0.0.1:0"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             port = int(process.stdout.readline().split("/metrics")[0].rpartition(":")[2])

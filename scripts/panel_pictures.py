@@ -28,7 +28,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 DPI = 100
 WIDTH_IN, COLUMNS = 16.0, 24
-LINE_IN, GAP_IN, HEAD_IN = 0.36, 0.04, 0.75
+LINE_IN, GAP_IN, HEAD_IN = 0.36, 0.04, 0.9
 LEGEND_IN = 0.165
 INK, PALE, RULE, PAGE = "#24292e", "#6a737d", "#d8dbe0", "#f4f5f7"
 COLOURS = {"green": "#3f9142", "orange": "#e8820c", "red": "#d62f3a", "blue": "#3274d9"}
@@ -67,7 +67,9 @@ def say(value: float, unit: str) -> str:
     if unit == "percentunit":
         return f"{100 * value:.3g}%"
     if unit == "s":
-        scale, suffix = next(((k, s) for k, s in ((1, " s"), (1e-3, " ms"), (1e-6, " µs")) if abs(value) >= k), (1, " s"))
+        scale, suffix = next(
+            ((k, s) for k, s in ((1, " s"), (1e-3, " ms"), (1e-6, " µs")) if abs(value) >= k), (1, " s")
+        )
         return _digits(value / scale) + suffix
     suffix, step = _UNITS[unit]
     power = 0
@@ -110,8 +112,10 @@ class Sheet:
             for note in dashboard["annotations"]["list"]
         ]
         self.text(0.12, 0.14, dashboard["title"], size=15, weight="bold")
-        self.text(0.12, 0.46, dashboard["description"], size=9.5, color=PALE)
-        self.text(WIDTH_IN - 0.12, 0.16, note, size=9.5, color=COLOURS["red"], ha="right")
+        self.text(0.12, 0.6, dashboard["description"], size=9.5, color=PALE)
+        label, _, how = note.partition("\n")
+        self.text(WIDTH_IN - 0.12, 0.12, label, size=10, color=COLOURS["red"], ha="right", weight="bold")
+        self.text(WIDTH_IN - 0.12, 0.35, how, size=9, color=PALE, ha="right")
 
     def text(self, x_in: float, y_in: float, text: str, *, size: float = 9, color: str = INK, **more: Any) -> None:
         """Inches from the upper left corner; the text hangs below it."""
@@ -193,9 +197,9 @@ def draw(dashboard: Json, answers: Answers, note: str, path: Path) -> list[str]:
     buffer = io.BytesIO()
     sheet.figure.savefig(buffer, format="png", dpi=DPI, facecolor=PAGE)
     plt.close(sheet.figure)
-    # The octree keeps colours that few points have, as those of lines.
-    few = Image.open(buffer).convert("RGB").quantize(method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-    few.save(path, optimize=True)
+    # A third of the size; this method keeps colours that few points have, as those of lines.
+    picture = Image.open(buffer).convert("RGB")
+    picture.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
     return sheet.empty
 
 
@@ -239,7 +243,7 @@ def draw_stat(sheet: Sheet, panel: Json, box: Box) -> bool:
 def draw_legend(sheet: Sheet, lines: list[tuple[str, str]], columns: list[list[str]], box: Box) -> float:
     """(colour, name) and columns of figures at the foot of the panel; returns the height it takes, in inches."""
     x, y, width, height = box
-    room = int(0.42 * height / LEGEND_IN) - 1
+    room = int(0.5 * height / LEGEND_IN) - 1
     shown = len(lines) if len(lines) <= room else room - 1
     taken = (min(len(lines), room) + 1) * LEGEND_IN + 0.04
     top, right = y + height - taken, x + width - 0.1
@@ -266,6 +270,7 @@ def dress(sheet: Sheet, axes: Axes) -> None:
     axes.xaxis.set_major_locator(MultipleLocator(30 if span_s > 90 else 15))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda at_s, _: f"{int(at_s) // 60}:{int(at_s) % 60:02d}"))
     axes.tick_params(labelsize=7.5, length=0, colors=PALE, pad=3)
+    axes.tick_params(axis="x", pad=8)  # below the strips
     axes.grid(color="#ebedf0", linewidth=0.7)
     axes.set_axisbelow(True)
     for side in axes.spines.values():
@@ -276,8 +281,13 @@ def dress(sheet: Sheet, axes: Axes) -> None:
                 axes.axvspan(begin, end, color=COLOURS[colour], alpha=0.07, linewidth=0)
             else:
                 axes.axvline(begin, color=COLOURS[colour], linewidth=0.6, linestyle=(0, (3, 2)), alpha=0.7)
-            strip = {"transform": axes.get_xaxis_transform(), "color": COLOURS[colour], "linewidth": 2, "clip_on": False}
-            axes.plot([begin, max(end, begin + 1)], [-0.012 - 0.022 * level] * 2, solid_capstyle="butt", **strip)
+            strip = {
+                "transform": axes.get_xaxis_transform(),
+                "color": COLOURS[colour],
+                "linewidth": 2,
+                "clip_on": False,
+            }
+            axes.plot([begin, max(end, begin + 1)], [-0.015 - 0.03 * level] * 2, solid_capstyle="butt", **strip)
 
 
 def draw_lines(sheet: Sheet, panel: Json, box: Box) -> bool:
@@ -288,24 +298,21 @@ def draw_lines(sheet: Sheet, panel: Json, box: Box) -> bool:
     defaults = panel["fieldConfig"]["defaults"]
     unit, custom = defaults["unit"], defaults["custom"]
     colours = [LINES[i % len(LINES)] for i in range(len(lines))]
-    figures = [
-        [say(float(f), unit) for f in (line.known.mean(), line.known.max(), line.known[-1])] for line in lines
-    ]
+    figures = [[say(float(f), unit) for f in (line.known.mean(), line.known.max(), line.known[-1])] for line in lines]
     foot = draw_legend(sheet, list(zip(colours, (line.name for line in lines), strict=True)), figures, box)
-    axes = sheet.axes(x + 0.68, y + 0.06, width - 0.82, height - foot - 0.36)
+    axes = sheet.axes(x + 0.68, y + 0.06, width - 0.82, height - foot - 0.38)
     dress(sheet, axes)
     base: Floats = np.zeros(lines[0].values.size)
     for line, colour in zip(lines, colours, strict=True):
         stacked = custom["stacking"]["mode"] == "normal"
         values = base + np.nan_to_num(line.values) if stacked else line.values
         axes.plot(values, color=colour, linewidth=1.2)
-        # A point between two gaps is no line; Grafana draws it as a dot.
         axes.fill_between(np.arange(values.size), base, values, color=colour, alpha=custom["fillOpacity"] / 100, lw=0)
         base = values if stacked else base
+    low, high = axes.get_ylim()
+    low, high = defaults.get("min", low), 1.02 * defaults.get("max", high)
     for step in defaults["thresholds"]["steps"][1:] if custom["thresholdsStyle"]["mode"] == "line" else ():
         axes.axhline(step["value"], color=COLOURS[step["color"]], linewidth=1, linestyle=(0, (4, 3)))
-    low, high = axes.get_ylim()
-    low, high = defaults.get("min", low), defaults.get("max", high)
     axes.set_ylim(low, high if high > low else low + 1)
     axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
     if unit == "bytes":
@@ -346,14 +353,19 @@ def draw_heatmap(sheet: Sheet, panel: Json, box: Box) -> bool:
     dress(sheet, axes)
     axes.pcolormesh(np.ma.masked_equal(shown, 0), cmap=BLUES, zorder=3)
     # A bucket's upper bound stands at its upper edge.
-    axes.set_yticks(range(1, len(names) + 1), [say(float(name), panel["fieldConfig"]["defaults"]["unit"]) for name in names])
+    axes.set_yticks(
+        range(1, len(names) + 1), [say(float(name), panel["fieldConfig"]["defaults"]["unit"]) for name in names]
+    )
     axes.set_ylim(0, len(names))
     return True
 
 
 def draw_table(sheet: Sheet, panel: Json, box: Box) -> bool:
     """One line for each set of labels: the labels by name, then the values."""
-    names = {o["matcher"]["options"]: {p["id"]: p["value"] for p in o["properties"]} for o in panel["fieldConfig"]["overrides"]}
+    names = {
+        o["matcher"]["options"]: {p["id"]: p["value"] for p in o["properties"]}
+        for o in panel["fieldConfig"]["overrides"]
+    }
     hidden = {key for t in panel["transformations"] for key in t["options"].get("excludeByName", {})}
     rows: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
     values = []

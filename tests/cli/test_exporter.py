@@ -1,4 +1,4 @@
-"""`cadenza exporter`'s arguments and its one page; serving is replaced, but for the marked tests, which are processes."""
+"""`cadenza exporter`'s arguments and its one page; only the marked tests serve, as processes of their own."""
 
 import argparse
 import http.client
@@ -63,7 +63,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_defaults_are_loopback_and_half_a_second() -> None:
     args = parse()
     assert (args.listen, args.root, args.interval) == ("127.0.0.1:9101", Path("/"), 0.5)
-    assert not (args.once or args.processes or args.article_names)
+    assert [args.once, args.processes, args.article_names] == [False] * 3
 
 
 @pytest.mark.usefixtures("fake")
@@ -127,10 +127,29 @@ def test_one_page_of_a_board_has_both_cards(root: Path, capsys: pytest.CaptureFi
     assert [sample.value for sample in families["amdgpu_up"].samples] == [1, 1]
     cards = {sample.labels["gfx"]: sample.labels["gpu"] for sample in families["amdgpu_info"].samples}
     assert cards.keys() == {"gfx906", "gfx1030"}
-    sizes = {s.labels["gpu"]: s.value for s in families["amdgpu_memory_size_bytes"].samples if s.labels["pool"] == "vram"}
+    sizes = {
+        s.labels["gpu"]: s.value for s in families["amdgpu_memory_size_bytes"].samples if s.labels["pool"] == "vram"
+    }
     # 32 and 16 GiB, less what the board's cards keep for themselves.
     assert sizes[cards["gfx906"]] == pytest.approx(32 * 2**30, rel=0.01)
     assert sizes[cards["gfx1030"]] == pytest.approx(16 * 2**30, rel=0.01)
+
+
+def test_a_file_that_cannot_be_read_is_counted_and_takes_nothing_else_along(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = root / "sys/class/drm/card1/device/mem_info_vram_used"
+    file.unlink()
+    file.mkdir()
+    assert run("--once", "--root", str(root), "--interval", "0.05") == 0
+    families = {family.name: family for family in read_text(capsys.readouterr().out)}
+    told = [(s.labels["gpu"], s.labels["pool"]) for s in families["amdgpu_memory_used_bytes"].samples]
+    first, second = (sample.labels["gpu"] for sample in families["amdgpu_up"].samples)
+    assert (first, "vram") not in told
+    assert {(first, "gtt"), (second, "vram"), (second, "gtt")} <= set(told)
+    failed = {"collector": "amdgpu", "reason": "failed"}
+    (count,) = (s.value for s in families["cadenza_collector_missing"].samples if s.labels == failed)
+    assert count >= 2
 
 
 @contextmanager
@@ -139,10 +158,8 @@ def exporting(*argv: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    code = "import sys; from cadenza.cli import exporter; import argparse; p = argparse.ArgumentParser(); "
-    code += "exporter.configure(p); sys.exit(exporter.run(p.parse_args()))"
     process = subprocess.Popen(
-        [sys.executable, "-c", code, "--listen", f"127.0.0.1:{port}", "--interval", "0.1", *argv],
+        [sys.executable, "-m", "cadenza", "exporter", "--listen", f"127.0.0.1:{port}", "--interval", "0.1", *argv],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from cadenza.telemetry.exposition import ARTICLE, Table, add, render, tabulate
+from cadenza.telemetry.exposition import ARTICLE, Kept, Table, add, render, tabulate
 from cadenza.telemetry.families import FAMILIES
 from cadenza.telemetry.reading import Reading
 from cadenza.telemetry.sampler import State
@@ -44,9 +44,9 @@ def state(name: str, *readings: Reading, age_s: float = 0.25, duration_s: float 
 
 def test_every_family_has_its_type_help_and_labels() -> None:
     read = {}
-    for family in read_text(render(full_table()).decode()):
+    for metric in read_text(render(full_table()).decode()):
         # This reader names counters without their ending.
-        read[family.name + ("_total" if family.type == "counter" else "")] = family
+        read[metric.name + ("_total" if metric.type == "counter" else "")] = metric
     assert read.keys() == FAMILIES.keys()
     for name, family in FAMILIES.items():
         assert read[name].type == ("gauge" if family.kind == "info" else family.kind)
@@ -61,7 +61,7 @@ def test_every_family_has_its_type_help_and_labels() -> None:
 def test_openmetrics_says_the_same_with_its_own_types() -> None:
     page = render(full_table(), openmetrics=True).decode()
     assert page.endswith("# EOF\n")
-    families = list(read_openmetrics(page))
+    families = list(read_openmetrics(page))  # type: ignore[no-untyped-call]
     kinds = {sample.name: family.type for family in families for sample in family.samples}
     assert kinds == {name: family.kind for name, family in FAMILIES.items()}
     told = {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
@@ -72,6 +72,17 @@ def test_an_empty_table_is_an_empty_page() -> None:
     assert render({}) == b""
     assert render({}, openmetrics=True) == b"# EOF\n"
     assert render({"amdgpu_busy_ratio": {}}) == b""
+
+
+def test_what_is_kept_of_a_page_never_changes_what_the_next_one_says() -> None:
+    kept: Kept = {}
+    for value in (1.0, 1.0, 2.0, 1.0):
+        table: Table = {}
+        add(table, [Reading("amdgpu_busy_ratio", (GPU,), value), Reading("amdgpu_up", (GPU,), 1.0)])
+        for openmetrics in (False, True):
+            assert render(table, openmetrics, kept) == render(table, openmetrics)
+    add(table := {}, [Reading("amdgpu_up", (GPU,), 1.0)])
+    assert samples(render(table, kept=kept)) == {("amdgpu_up", frozenset({GPU})): 1.0}
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), st.floats(allow_nan=False))
@@ -136,5 +147,7 @@ def test_the_articles_names_stand_beside_ours_when_asked() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_promtool_has_no_complaint() -> None:
-    done = subprocess.run(["promtool", "check", "metrics"], input=render(full_table()), capture_output=True, check=False)
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=render(full_table()), capture_output=True, check=False
+    )
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")

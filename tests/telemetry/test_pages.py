@@ -77,7 +77,11 @@ def test_what_is_no_request_or_brings_a_body_is_refused(head: bytes, status: int
 
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_parser(junk: bytes) -> None:
-    for head in (junk + b"\r\n\r\n", b"GET /" + junk + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\n" + junk + b"\r\n\r\n"):
+    for head in (
+        junk + b"\r\n\r\n",
+        b"GET /" + junk + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + junk + b"\r\n\r\n",
+    ):
         try:
             request = parse(head)
         except BadRequestError as error:
@@ -110,7 +114,10 @@ def test_the_metrics_page_is_text_or_openmetrics_as_asked_and_counts_itself() ->
         ("application/openmetrics-text;version=0.0.1", False),
         ("application/openmetrics-text;version=0.0.1,text/plain;version=0.0.4;q=0.5", False),
         # Prometheus 2.42 and 3.x
-        ("application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,*/*;q=0.1", True),
+        (
+            "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,*/*;q=0.1",
+            True,
+        ),
         ("application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=1.0.0;q=0.4", True),
         ("application/openmetrics-text;version=", False),
         (";,;;version=1.0.0", False),
@@ -143,7 +150,7 @@ def test_a_large_page_is_compressed_and_a_small_one_is_not() -> None:
 
 
 def test_the_landing_page_tells_cards_and_collectors_and_escapes_both() -> None:
-    values = {name: "x" for name in INFO} | {"gpu": "0000:43:00.0", "product": NASTY}
+    values = dict.fromkeys(INFO, "x") | {"gpu": "0000:43:00.0", "product": NASTY}
     page = make_site(Reading("amdgpu_info", tuple((name, values[name]) for name in INFO), 1.0)).answer(get("/"), OPEN)
     text = page.body.decode()
     assert page.type.startswith("text/html")
@@ -180,7 +187,7 @@ def split(data: bytes) -> tuple[str, dict[str, str], bytes]:
     first, *lines = head.decode().split("\r\n")
     pairs = [line.split(": ", 1) for line in lines]
     assert len({name.lower() for name, _ in pairs}) == len(pairs)
-    return first, {name: value for name, value in pairs}, body
+    return first, {pair[0]: pair[1] for pair in pairs}, body
 
 
 def test_an_answer_as_bytes() -> None:

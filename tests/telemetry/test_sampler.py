@@ -1,4 +1,4 @@
-"""The sampler on a clock of ours. Threads are real where they are the point, and waited for by events, never slept for."""
+"""The sampler on a clock of ours. Threads are real where they are the point, and waited for by events."""
 
 import threading
 from collections.abc import Callable
@@ -146,6 +146,23 @@ def test_what_no_page_could_show_is_missing_and_counted(reading: Reading) -> Non
     state = only(sampler)
     assert state.readings == [busy(1)]
     assert state.missing == {"malformed": 1}
+
+
+def test_a_day_of_rounds_leaves_no_more_behind_than_one() -> None:
+    rounds = 0
+
+    def churn() -> Collected:
+        nonlocal rounds
+        rounds += 1
+        pid = Reading("amdgpu_process_memory_bytes", (*GPU, ("pid", str(rounds))), 1.0)
+        return Collected([pid], [Missing("amdgpu_fan_ratio", str(rounds), "absent")])
+
+    sampler = Sampler([Scripted("a", churn)], clock=ManualClock())
+    for _ in range(5000):
+        sampler.look()
+    state = only(sampler)
+    assert [reading.labels[1] for reading in state.readings] == [("pid", "5000")]
+    assert state.missing == {"absent": 5000}
 
 
 def follow_the_grid(*durations_ms: int) -> list[int]:

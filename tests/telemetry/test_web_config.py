@@ -69,7 +69,7 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path, text: str) -> None:
         ("http_server_config: {headers: {X-Other: a}}", "X-Other"),
         ('http_server_config: {headers: {X-Frame-Options: "a\\r\\nSet-Cookie: x"}}', "X-Frame-Options"),
         ("basic_auth_users: {bob: hunter2}", "bob"),
-        ('basic_auth_users: {"b:ob": "%s"}' % HASH, "b:ob"),
+        (f'basic_auth_users: {{"b:ob": "{HASH}"}}', "b:ob"),
         ("basic_auth_users: {bob: 12}", "basic_auth_users"),
         ("basic_auth_users: {bob: " + HASH.replace("$04$", "$31$") + "}", "cost 4 to 17"),
         ("- a", "array"),
@@ -91,6 +91,15 @@ def test_broken_yaml_tells_its_line_and_nothing_of_its_text(tmp_path: Path) -> N
         load(write(tmp_path, f"basic_auth_users:\n  bob: {HASH}\n bad\n"))
     assert "line" in str(error.value)
     assert HASH not in str(error.value)
+
+
+def test_passwords_without_the_extra_are_refused_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"cadenza\[auth\]"):
+        load(write(tmp_path, f"basic_auth_users: {{bob: {HASH}}}"))
+    assert load(write(tmp_path, "")) == WebConfig()
 
 
 def test_a_file_that_cannot_be_read_or_is_no_config_is_a_usage_error(tmp_path: Path) -> None:
@@ -181,7 +190,12 @@ def test_answers_are_remembered_and_guessing_pushes_no_right_one_out(monkeypatch
 
 def test_a_stranger_costs_a_check_too(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr(bcrypt, "checkpw", lambda password, hashed: seen.append(hashed) or True)
+
+    def agree(password: bytes, hashed: bytes) -> bool:
+        seen.append(hashed)
+        return True
+
+    monkeypatch.setattr(bcrypt, "checkpw", agree)
     assert not BasicAuth({"u": HASH}).allows(basic("stranger", PASSWORD))
     assert seen == [HASH.encode()]
 

@@ -34,8 +34,8 @@ _STOP_S = 0.5
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments to `parser`."""
     parser.description = (
-        "Serve what the GPUs, the host and the kernel log say, as metrics for Prometheus. Files of the drivers are read; "
-        "rocm-smi or amd-smi only where there are none."
+        "Serve what the GPUs, the host and the kernel log say, as metrics for Prometheus. The drivers' files are read; "
+        "rocm-smi or amd-smi is asked only where there are none."
     )
     parser.add_argument(
         "--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="where (default: %(default)s; :PORT: everywhere)"
@@ -64,7 +64,9 @@ def run(args: argparse.Namespace) -> int:
     """Serve until interrupted, or print one page; UsageError for arguments that make no sense. The exit code."""
     interval_s: float = args.interval
     if not MIN_INTERVAL_S <= interval_s <= MAX_INTERVAL_S or math.isnan(interval_s):
-        raise UsageError(f"--interval must be between {MIN_INTERVAL_S} and {MAX_INTERVAL_S:g} seconds, not {interval_s}")
+        raise UsageError(
+            f"--interval must be between {MIN_INTERVAL_S} and {MAX_INTERVAL_S:g} seconds, not {interval_s}"
+        )
     if not args.root.is_dir():
         raise UsageError(f"--root {args.root} is no folder")
     _check_file("--smi-json", args.smi_json)

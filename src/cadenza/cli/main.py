@@ -19,6 +19,7 @@ VERBS = {
     "calibrate": ("cadenza.cli.calibrate", "measure what this machine's client can hold"),
     "exporter": ("cadenza.cli.exporter", "serve what the cards, the host and the kernel log say, for Prometheus"),
     "observe": ("cadenza.cli.observe", "Prometheus, alerts and dashboards for an engine and its cards"),
+    "top": ("cadenza.cli.top", "watch a server, or a run that goes on, in the terminal"),
     "predict": ("cadenza.cli.predict", "predict what cards would do with a model (physics, nothing is measured)"),
     "compare-hardware": ("cadenza.cli.compare_hardware", "a published comparison, beside what physics says of it"),
     "fit": ("cadenza.cli.fit", "make an engine profile from a run, to simulate that server"),

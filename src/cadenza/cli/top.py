@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleDimensions
+
     from cadenza.stats.glance import Glance
 
 DEFAULT_URL = "http://localhost:8000"
@@ -126,6 +128,7 @@ def _open_server(url: str, args: argparse.Namespace, stack: contextlib.ExitStack
         args.window,
         partial(find_collectors, args.root or Path("/"), embedded=False) if watched else tuple,
         None if watched else "The server is on another machine: its GPUs and host are seen from there only.",
+        simulated=args.root is not None and (args.root / "SIMULATED").exists(),
     )
     return stack.enter_context(view)
 
@@ -159,6 +162,8 @@ def _print_looks(view: View, args: argparse.Namespace, stop: Callable[[], bool])
 
 def _draw(view: View, args: argparse.Namespace, stop: Callable[[], bool]) -> None:
     """The terminal's second screen, drawn anew each interval and when it changes size; the last look stays behind."""
+    from functools import partial
+
     from rich.console import Console
     from rich.live import Live
 
@@ -169,15 +174,18 @@ def _draw(view: View, args: argparse.Namespace, stop: Callable[[], bool]) -> Non
         due_s = time.monotonic()
         glance = view.look()
         while not stop():
-            size = console.size
-            live.update(render(glance, size.width, args.interval), refresh=True)
+            live.update(render(glance, console.width, args.interval), refresh=True)
             if view.over:
                 break
-            if wait_until(due_s + args.interval, lambda: stop() or console.size != size):
+            if wait_until(due_s + args.interval, partial(_is_disturbed, console, console.size, stop)):
                 continue
             due_s = max(due_s + args.interval, time.monotonic() - args.interval)
             glance = view.look()
     console.print(render(glance, console.width, args.interval))
+
+
+def _is_disturbed(console: "Console", size: "ConsoleDimensions", stop: Callable[[], bool]) -> bool:
+    return stop() or console.size != size
 
 
 def wait_until(due_s: float, stop: Callable[[], bool]) -> bool:

@@ -33,6 +33,8 @@ _LOOK_S = 0.0003
 _AWAKENING_NS = 400_000
 _MAX_LEAD_NS = 8_000_000
 _LEAD_FADES = 1 / 64
+# Garbage is collected where there is time for it, but at the latest after ten times as long.
+_COLLECT_EVERY_NS = NS_PER_S
 # FD_SETSIZE of glibc, musl and macOS: select refuses descriptors from here on.
 _SELECT_LIMIT = 1024
 
@@ -70,6 +72,8 @@ class Server:
         self._count = 0
         self._lead_ns = _AWAKENING_NS
         self._held: tuple[int, list[tuple[int, Saying]]] | None = None
+        self._collected_ns = self._start_ns
+        self._collecting_s = 0.0
 
     def run(self, stop: Callable[[], bool]) -> None:
         """Serve until `stop()`, which is asked ten times a second; `tick` is told the engine's time as often."""
@@ -121,6 +125,8 @@ class Server:
         wait_s = _STOP_EVERY_NS / NS_PER_S
         if due_ns is not None:
             wait_s = min(wait_s, max(0.0, (due_ns - self._engine_ns()) / self._speed / NS_PER_S))
+        if self._collects(wait_s):
+            return
         # Only what is held has to leave on the dot.
         ready = _ready(self._selector, wait_s, 0.0 if self._held is None else _LOOK_S)
         now_ns = self._engine_ns()
@@ -133,6 +139,17 @@ class Server:
                 self._flush(link)
             if mask & selectors.EVENT_READ and link.number in self._links:
                 self._read(link, now_ns)
+
+    def _collects(self, wait_s: float) -> bool:
+        """Collect garbage if it is time, and `wait_s` long enough; left to itself Python would do it during a step."""
+        begun_ns = time.monotonic_ns()
+        since_ns = begun_ns - self._collected_ns
+        if since_ns < _COLLECT_EVERY_NS or (wait_s < 2 * self._collecting_s and since_ns < 10 * _COLLECT_EVERY_NS):
+            return False
+        gc.collect()
+        self._collected_ns = time.monotonic_ns()
+        self._collecting_s = (self._collected_ns - begun_ns) / NS_PER_S
+        return True
 
     def _accept(self) -> None:
         while True:
@@ -310,15 +327,26 @@ def serve(
     if not ipaddress.ip_address(address[0].partition("%")[0]).is_loopback:
         print(f"warning: listening on {name}, where other machines can reach it", file=sys.stderr)
     server = Server(face, listener, speed, tick)
-    # What is there now stays: the collector need not walk a whole KV cache (20 ms) in the middle of a step.
-    gc.freeze()
     try:
-        with _signalled() as signalled:
+        with _signalled() as signalled, _collected_by_hand():
             ready(f"http://{name}:{address[1]}")
             server.run(lambda: signalled.is_set() or stop())
     finally:
         server.close()
+
+
+@contextmanager
+def _collected_by_hand() -> Iterator[None]:
+    """No garbage is collected unasked, and what is there now is not walked: a whole KV cache would take 20 ms."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    gc.freeze()
+    try:
+        yield
+    finally:
         gc.unfreeze()
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from cadenza.observe.grafana import Json, Panel, Query, Section, dashboard
 from cadenza.observe.panels import ALERT_NOTE, EVENT_NOTE, GPUS, LOAD_NOTE, NODES, OF_CARD, ON_NODE, WINDOW
-from cadenza.observe.rules import VRAM
+from cadenza.observe.rules import CRITICAL, VRAM
 from cadenza.observe.vocabulary import card, card_rate
 
 _NONE = "not told by this card"
@@ -29,7 +29,10 @@ def _of(name: str, legend: str, where: str = "") -> Query:
 def _work() -> tuple[Panel, ...]:
     busy = (_of("busy_ratio", "core"), _of("memory_busy_ratio", "memory"))
     memory = (_of("memory_used_bytes", "used {{pool}}"), _of("memory_size_bytes", "size", VRAM))
-    heat = (_of("temperature_celsius", "{{sensor}}"), _of("temperature_limit_celsius", "{{sensor}} {{limit}}"))
+    heat = (
+        _of("temperature_celsius", "{{sensor}}"),
+        _of("temperature_limit_celsius", "{{sensor}} {{limit}}", CRITICAL),
+    )
     power = (_of("power_watts", "{{type}}"), _of("power_cap_watts", "cap"))
     throttled, red = _of("throttled", "{{reason}}"), ((1, "red"),)
     rpm = Query(f"amdgpu_fan_speed_rpm{{{OF_CARD}}}", "fan")
@@ -64,12 +67,12 @@ def _link() -> tuple[Panel, ...]:
 
 
 def _kernel() -> tuple[Panel, ...]:
-    events = Query(f"sum by (event, gpu) (cadenza_kernel_events_total{{{ON_NODE}}})", "{{event}} {{gpu}}")
+    events = Query(f"sum by (event, gpu) (cadenza_kernel_events_total{{{ON_NODE}}}) > 0", "{{event}} {{gpu}}")
     lost = Query(f"cadenza_kernel_log_lost_total{{{ON_NODE}}}", "{{node}}")
     since = "Kernel events since the exporter started"
     return (
         Panel(since, (events,), width=12, empty="none"),
-        Panel("Kernel log lines lost", (lost,), width=12, empty="the kernel log is not read"),
+        Panel("Kernel log lines lost", (lost,), width=12, empty="only /dev/kmsg tells"),
     )
 
 
@@ -92,14 +95,15 @@ def _host() -> tuple[Panel, ...]:
 
 def _exporter() -> tuple[Panel, ...]:
     collector = "{{collector}}"
-    works, takes, age = (
-        Query(f"cadenza_collector_{name}{{{ON_NODE}}}", collector)
-        for name in ("success", "duration_seconds", "age_seconds")
+    # Reversed: the lowest step of a panel is green.
+    fails = Query(f"1 - cadenza_collector_success{{{ON_NODE}}}", collector)
+    takes, age = (
+        Query(f"cadenza_collector_{name}{{{ON_NODE}}}", collector) for name in ("duration_seconds", "age_seconds")
     )
     missing = f"sum by (collector, reason) (rate(cadenza_collector_missing_total{{{ON_NODE}}}[{WINDOW}]))"
-    old = ((30, "red"),)
+    failed, old = ((1, "red"),), ((30, "red"),)
     return (
-        Panel("Collectors", (works,), type="state-timeline", width=6, maximum=1, empty="no exporter"),
+        Panel("Collectors that fail", (fails,), type="state-timeline", width=6, steps=failed, empty="no exporter"),
         Panel("A round takes", (takes,), "s", width=6, empty="no exporter"),
         Panel("Age of the values", (age,), "s", width=6, steps=old, empty="no exporter"),
         Panel("Not to be had", (Query(missing, "{{reason}} {{collector}}"),), width=6, empty="nothing is missing"),

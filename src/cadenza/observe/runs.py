@@ -76,5 +76,5 @@ def _cards() -> tuple[Panel, ...]:
 
 
 def _pair(title: str, name: str, where: str, legend: str, unit: str, empty: str, width: int = 8) -> Panel:
-    queries = (Query(f"{name}{{{where}}}", legend), Query(f"{name}{{{where}}} {_AGO}", f"{legend}, $ago ago"))
+    queries = (Query(f"{name}{{{where}}}", legend), Query(f"{name}{{{where}}} {_AGO}", f"$ago ago {legend}"))
     return Panel(title, queries, unit, width=width, empty=empty)

@@ -226,9 +226,9 @@ def _throttled(card: Card) -> _Cell:
 
 
 def _host(host: HostNow | None, *, local: bool) -> str:
-    whose = "host" if local else "host (this one, which may not be the server's)"
     if host is None:
-        return f"{whose}  CPU {UNDEFINED}"
+        return f"host  CPU {UNDEFINED}"
+    whose = "host" if local else "client's host"
     used = None
     if host.memory_size_bytes is not None and host.memory_available_bytes is not None:
         used = host.memory_size_bytes - host.memory_available_bytes

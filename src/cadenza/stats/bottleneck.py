@@ -31,8 +31,9 @@ KV_FULL = 0.95
 WAITING_SHARE = 0.5
 # Time in the queue over time in the engine: below this it is not what a user feels.
 QUEUE_SHARE = 0.2
-# Time that the engine did not see, over what the client measured: network, proxy, or the client; and in ms, so that a
-# fast answer does not blame the loopback device.
+# Time that the engine did not see, over a request's at the client: network, proxy, API server, or the client; and in
+# ms, so that a fast answer does not blame the loopback device. Of a short TTFT it may be much, and of no account to an
+# answer that then takes a hundred times as long.
 NETWORK_SHARE, NETWORK_MS = 0.2, 5.0
 # Cards of one engine do the same step; the busy share of one differs from another's only where one waits.
 STRAGGLER_SHARE = 0.2
@@ -54,9 +55,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     heat_share       by card: share of the time in which its clock was lowered against heat
     kv_peak, waiting_share, preempted_share   gauges of the engine; preemptions over requests
     queue_ms, prefill_ms, decode_ms   means in the engine, a request
-    ttft_ms, beyond_ms   the client's mean TTFT, and what of it the engine did not see; itl_ms, itl_beyond_ms likewise
+    latency_ms, latency_beyond_ms   the client's mean latency, and what of it the engine did not see
+    ttft_ms, beyond_ms   likewise of TTFT, itl_ms, itl_beyond_ms of ITL; they count where an engine tells no latency
     busy, memory_busy   by card, shares of the time
     cpu_busy, cpu_steal   of the server's machine
+    no_card          none was seen there: its cores may be what the model runs on
     """
 
     client_limited: str | None = None
@@ -67,6 +70,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     queue_ms: float | None = None
     prefill_ms: float | None = None
     decode_ms: float | None = None
+    latency_ms: float | None = None
+    latency_beyond_ms: float | None = None
     ttft_ms: float | None = None
     beyond_ms: float | None = None
     itl_ms: float | None = None
@@ -75,6 +80,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_busy: dict[str, float] = {}
     cpu_busy: float | None = None
     cpu_steal: float | None = None
+    no_card: bool = False
 
 
 class Bottleneck(msgspec.Struct, frozen=True):
@@ -90,7 +96,7 @@ def gather(machine: Machine, found: Reconciliation | None, client_limited: str |
     gpus = machine.gpus if machine.server_here else []
     requests = found.requests.server if found is not None and found.requests is not None else 0
     preempted = None if engine is None or engine.preemptions is None or not requests else engine.preemptions / requests
-    ttft, itl = (None, None) if found is None else (found.ttft, found.itl)
+    latency, ttft, itl = (None, None, None) if found is None else (found.latency, found.ttft, found.itl)
     return Evidence(
         client_limited=client_limited,
         heat_share={gpu.gpu: _heat(gpu) for gpu in gpus if gpu.throttled_share is not None},
@@ -100,6 +106,8 @@ def gather(machine: Machine, found: Reconciliation | None, client_limited: str |
         queue_ms=None if found is None else found.queue_ms,
         prefill_ms=None if found is None else found.prefill_ms,
         decode_ms=None if found is None else found.decode_ms,
+        latency_ms=None if latency is None else latency.client_ms,
+        latency_beyond_ms=None if latency is None else latency.beyond_ms,
         ttft_ms=None if ttft is None else ttft.client_ms,
         beyond_ms=None if ttft is None else ttft.beyond_ms,
         itl_ms=None if itl is None else itl.client_ms,
@@ -108,6 +116,7 @@ def gather(machine: Machine, found: Reconciliation | None, client_limited: str |
         memory_busy={gpu.gpu: gpu.memory_busy_mean for gpu in gpus if gpu.memory_busy_mean is not None},
         cpu_busy=None if host is None else host.cpu_busy_mean,
         cpu_steal=None if host is None else host.cpu_steal_mean,
+        no_card=host is not None and not gpus,
     )
 
 
@@ -117,9 +126,10 @@ def find_bottleneck(evidence: Evidence) -> Bottleneck:
     *client*: a check says CLIENT-LIMITED, and the figures are its own. *thermal throttle*: a card lowered
     its clock against heat. *KV capacity*: requests were preempted, or waited before a full KV cache. *queue*: requests
     waited most of the time, or for a good part of theirs, with room in the cache. *straggler card*: cards of one engine
-    are not equally busy. *host CPU*: no core was free. *network*: the client waited longer than the engine knows of.
-    *prefill*, *decode bandwidth*: where a request's time in the engine went, if none of the above. *unknown*: the
-    evidence does not suffice.
+    are not equally busy. *host CPU*: no core was free beside the cards; where no card was seen, busy cores may be the
+    model's own, and count only if nothing else is known. *network*: a request took the client longer than the engine
+    knows of. *prefill*, *decode bandwidth*: where a request's time in the engine went, if none of the above. *unknown*:
+    the evidence does not suffice.
     """
     for kind, look in _LOOKS:
         if told := look(evidence):
@@ -181,7 +191,9 @@ def _queue(evidence: Evidence) -> list[str]:
 
 
 def _network(evidence: Evidence) -> list[str]:
-    pairs = (("TTFT", evidence.beyond_ms, evidence.ttft_ms), ("ITL", evidence.itl_beyond_ms, evidence.itl_ms))
+    whole_request = (("of a request", evidence.latency_beyond_ms, evidence.latency_ms),)
+    parts = (("TTFT", evidence.beyond_ms, evidence.ttft_ms), ("ITL", evidence.itl_beyond_ms, evidence.itl_ms))
+    pairs = whole_request if evidence.latency_ms is not None else parts
     return [
         f"{beyond:.1f} of {whole:.1f} ms {name} at the client were not seen by the engine"
         for name, beyond, whole in pairs
@@ -199,19 +211,25 @@ def _straggler(evidence: Evidence) -> list[str]:
 
 
 def _host_cpu(evidence: Evidence) -> list[str]:
-    told = []
-    if evidence.cpu_busy is not None and evidence.cpu_busy >= CPU_BUSY_SHARE:
-        told.append(f"the cores of the server's machine were busy for {100 * evidence.cpu_busy:.0f} % of the time")
+    told = [] if evidence.no_card else _busy_cores(evidence)
     if evidence.cpu_steal is not None and evidence.cpu_steal >= CPU_STEAL_SHARE:
         told.append(f"{100 * evidence.cpu_steal:.0f} % of their time went to other guests of the hypervisor")
     return told
+
+
+def _busy_cores(evidence: Evidence) -> list[str]:
+    if evidence.cpu_busy is None or evidence.cpu_busy < CPU_BUSY_SHARE:
+        return []
+    told = f"the cores of the server's machine were busy for {100 * evidence.cpu_busy:.0f} % of the time"
+    return [f"{told}, and no card was seen: the model may run on them" if evidence.no_card else told]
 
 
 def _prefill(evidence: Evidence) -> list[str]:
     share = _share(evidence, evidence.prefill_ms)
     if share is None or share < MAIN_SHARE:
         return []
-    return [f"prefill took {evidence.prefill_ms:.0f} ms of a request, {100 * share:.0f} % of its time in the engine"]
+    told = f"prefill took {evidence.prefill_ms:.0f} ms of a request, {100 * share:.0f} % of its time in the engine"
+    return [told, *(_busy_cores(evidence) if evidence.no_card else [])]
 
 
 def _decode(evidence: Evidence) -> list[str]:
@@ -224,7 +242,7 @@ def _decode(evidence: Evidence) -> list[str]:
     if evidence.memory_busy:
         cards = ", ".join(f"{100 * busy:.0f} %" for busy in evidence.memory_busy.values())
         told.append(f"the cards' memory was busy for {cards} of the time")
-    return told
+    return [*told, *(_busy_cores(evidence) if evidence.no_card else [])]
 
 
 _LOOKS: tuple[tuple[Kind, Callable[[Evidence], list[str]]], ...] = (
@@ -237,6 +255,7 @@ _LOOKS: tuple[tuple[Kind, Callable[[Evidence], list[str]]], ...] = (
     ("network", _network),
     ("prefill", _prefill),
     ("decode bandwidth", _decode),
+    ("host CPU", _busy_cores),  # of a machine without a card, where the engine tells nothing
 )
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-
 from cadenza.stats.columns import Floats
 from cadenza.stats.distribution import Distribution
 
@@ -85,7 +84,7 @@ class HostNow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run stands: at `point` (from 1) of `points`. `ended` of `planned` requests are in, `failed` of them so."""
+    """Where a run stands: at `point` of `points`, from 1; `ended` of `planned` requests are in, `failed` among them."""
 
     point: int
     points: int

@@ -47,6 +47,7 @@ class Time(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Reconciliation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One point's. A field that is not there was not told by the engine, or by the answers' usage.
 
+    latency   to the last event, and to the end by the engine's clock; not where more than 1 % failed
     queue_ms, prefill_ms, decode_ms   means of the engine's own, of the requests that ended well
     """
 
@@ -55,6 +56,7 @@ class Reconciliation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     generation_tokens: Count | None = None
     ttft: Time | None = None
     itl: Time | None = None
+    latency: Time | None = None
     queue_ms: float | None = None
     prefill_ms: float | None = None
     decode_ms: float | None = None
@@ -81,6 +83,7 @@ def reconcile(telemetry: Telemetry, index: int, model: str, records: Sequence[Re
     sent = [record for record in records if record.sent_ns is not None]
     ok = [record for record in sent if record.outcome is Outcome.OK]
     rest = [record for record in sent if record.outcome is not Outcome.OK]
+    few_failed = len(rest) <= MAX_DIFFERENCE * len(sent)  # where a request was left, the engine's time ends there
     counted = bool(ok) and all(record.token_source is TokenSource.USAGE for record in ok)
     return Reconciliation(
         requests=_count(requests, len(ok), len(sent)),
@@ -88,6 +91,7 @@ def reconcile(telemetry: Telemetry, index: int, model: str, records: Sequence[Re
         generation_tokens=_generated(growth(edges, model, "generation_tokens_total"), ok, rest) if counted else None,
         ttft=_time(_ttft_ms(sent), _mean_ms(edges, model, "ttft_s")),
         itl=_time(_itl_ms(ok), _mean_ms(edges, model, "itl_s")),
+        latency=_time(_latency_ms(ok), _mean_ms(edges, model, "e2e_s")) if few_failed else None,
         queue_ms=_mean_ms(edges, model, "queue_s"),
         prefill_ms=_mean_ms(edges, model, "prefill_s"),
         decode_ms=_mean_ms(edges, model, "decode_s"),
@@ -180,6 +184,11 @@ def _generated(server: float | None, ok: Sequence[Record], rest: Sequence[Record
 
 def _ttft_ms(sent: Sequence[Record]) -> float | None:
     spans = [record.event_ns[0] - record.sent_ns for record in sent if record.event_ns and record.sent_ns is not None]
+    return sum(spans) / len(spans) / NS_PER_MS if spans else None
+
+
+def _latency_ms(ok: Sequence[Record]) -> float | None:
+    spans = [record.event_ns[-1] - record.sent_ns for record in ok if record.event_ns and record.sent_ns is not None]
     return sum(spans) / len(spans) / NS_PER_MS if spans else None
 
 

@@ -4,7 +4,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -168,20 +168,23 @@ class RunView:
 
     def _stream(self, point: Point, span_s: float | None) -> Stream:
         start_ns = point.start_ns or 0
-        figures = engine_figures([sample for sample in self._engine if sample.at_ns >= start_ns], point.model)
+        figures: dict[str, Any] = engine_figures(
+            [sample for sample in self._engine if sample.at_ns >= start_ns], point.model
+        )
         answers = [answer for answer in self._answers if answer.point == point.index]
-        latencies = {
+        latencies: dict[str, Any] = {
             name: times(np.array([getattr(answer, name) for answer in answers], dtype=np.float64))
             for name in ("ttft_ms", "user_ttft_ms", "tpot_ms")
         }
+        rates_from: str | None = None
         if "generation_tok_per_s" not in figures and span_s and answers:
             prompt = float(np.sum([answer.prompt_tok for answer in answers]))  # NaN: one of them is not known
             figures["generation_tok_per_s"] = sum(answer.output_tok for answer in answers) / span_s
             figures["prompt_tok_per_s"] = None if np.isnan(prompt) else prompt / span_s
             figures["requests_per_s"] = len(answers) / span_s
             rates_from = "answers"
-        else:
-            rates_from = _ENGINE if "generation_tok_per_s" in figures else None
+        elif "generation_tok_per_s" in figures:
+            rates_from = _ENGINE
         if point.load is LoadLabel.CLOSED:
             latencies["user_ttft_ms"] = None  # a slot's request is due when it falls free: the same
         return Stream(model=printable(point.model, _NAME), rates_from=rates_from, **figures, **latencies)

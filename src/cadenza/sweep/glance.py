@@ -1,4 +1,4 @@
-"""What a server and its machine do now: its page of metrics once an interval, and collectors where it is on this machine.
+"""What a server and its machine do now: its page of metrics, and collectors where the machine is this one.
 
 Every source is asked on a thread of its own, so that a look never waits for the server or for hardware.
 """
@@ -124,7 +124,7 @@ class ServerView:
     """A server, and this machine's cards and host where there are collectors; a context manager.
 
     why_not   why there are no collectors, a sentence; None: they are of the machine that serves
-    now_s     Unix time
+    now_s     Unix time; simulated: the cards are
     """
 
     def __init__(
@@ -137,6 +137,8 @@ class ServerView:
         make_collectors: Callable[[], Sequence[Collector]] = tuple,
         why_not: str | None = None,
         now_s: Callable[[], float] = time.time,
+        *,
+        simulated: bool = False,
     ) -> None:
         path = "" if target.prefix.endswith("/metrics") else "/metrics"
         self._target = target
@@ -149,7 +151,7 @@ class ServerView:
         self._scrapes.collect()
         if (why := self._scrapes.look().why) is not None:
             raise TargetError(why)
-        self._simulated = _is_simulated(transport, target, headers)
+        self._simulated = simulated or _is_simulated(transport, target, headers)
         self._sampler = Sampler([self._scrapes, *make_collectors()], interval_s)
 
     def __enter__(self) -> "ServerView":

@@ -7,6 +7,7 @@ by name, since a security setting that is read over is worse than none. Paths ar
 import base64
 import binascii
 import hmac
+import importlib.util
 import re
 import secrets
 import ssl
@@ -88,6 +89,8 @@ def load(file: Path) -> WebConfig:
         # YAML's own message may quote the text, hashes and all: only the place is told.
         at = re.search(r"line \d+", str(error))
         raise UsageError(f"the web config {file} is no YAML text{f' ({at[0]})' if at else ''}") from None
+    if config.basic_auth_users and importlib.util.find_spec("bcrypt") is None:
+        raise UsageError(f"the web config {file} has basic_auth_users: that needs `pip install 'cadenza[auth]'`")
     for user, hashed in config.basic_auth_users.items():
         if ":" in user or not _HASH.fullmatch(hashed):
             raise UsageError(
