@@ -3,8 +3,8 @@
     PATH=$(scripts/get_prometheus.sh FOLDER):$PATH python scripts/draw_dashboards.py        3 minutes, extra [bench]
 
 The embedded engine with its simulated board is under two sweeps, read by the exporter; Prometheus runs on a bundle that
-`observe init` wrote, with minutes of waiting and averaging made seconds. Grafana itself has no part in it: places, titles,
-units, legends and queries are the dashboards', the drawing is scripts/panel_pictures.py.
+`observe init` wrote, with minutes of waiting and averaging made seconds. Grafana itself has no part in it: places,
+titles, units, legends and queries are the dashboards', the drawing is scripts/panel_pictures.py.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from panel_pictures import Answers, draw  # noqa: E402
-from support.prometheus import free_port  # noqa: E402
-from support.watched import Prometheus, Started, answers, hasten, wait_for  # noqa: E402
 
 from cadenza.observe.dashboards import DASHBOARDS  # noqa: E402
 from cadenza.observe.lint import fill_variables  # noqa: E402
+from support.prometheus import free_port  # noqa: E402
+from support.watched import Prometheus, Started, answers, hasten, wait_for  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pictures"
 MODEL = "Qwen/Qwen3-8B"
@@ -35,7 +35,7 @@ PAUSE_S = 11  # longer than rates look back
 LOAD = ("-c", "4,16,32", "--duration", str(POINT_S), "--warmup", "0")
 # Sixteen run at once, so at 32 a queue stands; the KV cache holds them with short prompts and does not with long ones.
 LIMITS = ("--max-num-seqs", "16", "--set", "max_model_len=1024", "--set", "num_gpu_blocks=330")
-RUNS = (("short", ()), ("long", ("--prompts", "random:200", "--cache", "reuse")))
+RUNS = (("short", ("--cache", "reuse")), ("long", ("--prompts", "random:200")))
 # In the engine's seconds: within the second run.
 FAULTS = ("--board-fault", "overheat:1@950s", "--board-fault", "ring-timeout:0@1150s")
 WINDOW = "5s"  # Grafana's $__rate_interval at one scrape and one point a second
@@ -151,8 +151,9 @@ def main() -> int:
         return 1
     PICTURES.mkdir(parents=True, exist_ok=True)
     note = (
-        f"SIMULATED board and engine, {SPEED} times faster than real time: rates are {SPEED} times too high, joules per "
-        f"token {SPEED} times too low\npython scripts/draw_dashboards.py, from Prometheus's answers and without Grafana; "
+        f"SIMULATED board and engine, {SPEED} times faster than real time: rates are {SPEED} times too high, "
+        f"joules per token {SPEED} times too low\n"
+        "python scripts/draw_dashboards.py, from Prometheus's answers and without Grafana; "
         "rules average over 10 s instead of 1 min"
     )
     with site() as running:

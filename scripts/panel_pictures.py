@@ -19,6 +19,7 @@ try:
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
     from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
+    from matplotlib.transforms import offset_copy
     from PIL import Image
 except ImportError:
     sys.exit("cadenza: matplotlib is not installed: pip install -e '.[bench]'")
@@ -197,9 +198,11 @@ def draw(dashboard: Json, answers: Answers, note: str, path: Path) -> list[str]:
     buffer = io.BytesIO()
     sheet.figure.savefig(buffer, format="png", dpi=DPI, facecolor=PAGE)
     plt.close(sheet.figure)
-    # A third of the size; this method keeps colours that few points have, as those of lines.
-    picture = Image.open(buffer).convert("RGB")
-    picture.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
+    # A third of the size with the 256 colours that are used most; those between them are the edges of letters.
+    picture, palette = Image.open(buffer).convert("RGB"), Image.new("P", (1, 1))
+    used: Any = sorted(picture.getcolors(1 << 24) or (), reverse=True)[:256]
+    palette.putpalette([channel for _, colour in used for channel in colour])
+    picture.quantize(palette=palette, dither=Image.Dither.NONE).save(path, optimize=True)
     return sheet.empty
 
 
@@ -250,14 +253,14 @@ def draw_legend(sheet: Sheet, lines: list[tuple[str, str]], columns: list[list[s
     small: Any = {"size": 7.5}
     for number, heading in enumerate(("last", "max", "mean")):
         if columns:
-            sheet.text(right - 0.6 * number, top, heading, color=PALE, ha="right", **small)
+            sheet.text(right - 0.55 * number, top, heading, color=PALE, ha="right", **small)
     for row, (colour, name) in enumerate(lines[:shown], 1):
         at = top + row * LEGEND_IN
         sheet.box(x + 0.12, at + 0.06, 0.14, 0.03, facecolor=colour, edgecolor="none")
-        most = int((width - (2.25 if columns else 0.4)) / 0.068)
+        most = int((width - (2.05 if columns else 0.4)) / 0.0625)
         sheet.text(x + 0.32, at, name if len(name) <= most else f"{name[: most - 1]}…", **small)
         for number, text in enumerate(reversed(columns[row - 1]) if columns else ()):
-            sheet.text(right - 0.6 * number, at, text, ha="right", **small)
+            sheet.text(right - 0.55 * number, at, text, ha="right", **small)
     if shown < len(lines):
         sheet.text(x + 0.32, top + (shown + 1) * LEGEND_IN, f"and {len(lines) - shown} more", color=PALE, **small)
     return taken
@@ -270,7 +273,7 @@ def dress(sheet: Sheet, axes: Axes) -> None:
     axes.xaxis.set_major_locator(MultipleLocator(30 if span_s > 90 else 15))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda at_s, _: f"{int(at_s) // 60}:{int(at_s) % 60:02d}"))
     axes.tick_params(labelsize=7.5, length=0, colors=PALE, pad=3)
-    axes.tick_params(axis="x", pad=8)  # below the strips
+    axes.tick_params(axis="x", pad=9)  # below the strips
     axes.grid(color="#ebedf0", linewidth=0.7)
     axes.set_axisbelow(True)
     for side in axes.spines.values():
@@ -281,13 +284,9 @@ def dress(sheet: Sheet, axes: Axes) -> None:
                 axes.axvspan(begin, end, color=COLOURS[colour], alpha=0.07, linewidth=0)
             else:
                 axes.axvline(begin, color=COLOURS[colour], linewidth=0.6, linestyle=(0, (3, 2)), alpha=0.7)
-            strip = {
-                "transform": axes.get_xaxis_transform(),
-                "color": COLOURS[colour],
-                "linewidth": 2,
-                "clip_on": False,
-            }
-            axes.plot([begin, max(end, begin + 1)], [-0.015 - 0.03 * level] * 2, solid_capstyle="butt", **strip)
+            below = offset_copy(axes.get_xaxis_transform(), sheet.figure, y=-2 - 2.5 * level, units="points")
+            (strip,) = axes.plot([begin, max(end, begin + 1)], [0, 0], color=COLOURS[colour], linewidth=2)
+            strip.set(transform=below, clip_on=False, solid_capstyle="butt")
 
 
 def draw_lines(sheet: Sheet, panel: Json, box: Box) -> bool:

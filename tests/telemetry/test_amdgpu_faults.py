@@ -1,10 +1,10 @@
 """AMD cards that sleep, fail, fall off and come back, and files with anything in them."""
 
 import errno
-import io
+import os
 import shutil
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -38,14 +38,14 @@ def mixed(tmp_path: Path) -> Path:
 def opened_below(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files below `folder` that are opened from now on."""
     names: list[str] = []
-    real = Path.open
+    real = os.open
 
-    def note(path: Path, *args: Any, **kwargs: Any) -> io.IOBase:
-        if path.is_relative_to(folder):
-            names.append(str(path.relative_to(folder)))
-        return cast(io.IOBase, real(path, *args, **kwargs))
+    def note(path: Any, flags: int, *rest: Any, **named: Any) -> int:
+        if Path(path).is_relative_to(folder):
+            names.append(str(Path(path).relative_to(folder)))
+        return real(path, flags, *rest, **named)
 
-    monkeypatch.setattr(Path, "open", note)
+    monkeypatch.setattr(os, "open", note)
     return names
 
 
@@ -84,14 +84,14 @@ def test_a_state_that_cannot_be_told_is_not_tried_out(mixed: Path, monkeypatch: 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, folder: Path, code: int, *spared: str) -> None:
     """Opening any file below `folder` but those fails with `code`."""
-    real = Path.open
+    real = os.open
 
-    def fail(path: Path, *args: Any, **kwargs: Any) -> io.IOBase:
-        if path.is_relative_to(folder) and path.name not in spared:
+    def fail(path: Any, flags: int, *rest: Any, **named: Any) -> int:
+        if Path(path).is_relative_to(folder) and Path(path).name not in spared:
             raise OSError(code, "refused")
-        return cast(io.IOBase, real(path, *args, **kwargs))
+        return real(path, flags, *rest, **named)
 
-    monkeypatch.setattr(Path, "open", fail)
+    monkeypatch.setattr(os, "open", fail)
 
 
 KNOWN_TO_PCI = ("uevent", "vendor", "device", "revision", "runtime_status", "name")

@@ -1,6 +1,7 @@
 """`HostCollector` over small /proc trees whose shares and sizes follow from man 5 proc."""
 
 import errno
+import os
 from pathlib import Path
 from unittest import mock
 
@@ -134,7 +135,7 @@ def test_a_value_that_is_none(tmp_path: Path, change: dict[str, str], name: str,
 
 def test_a_file_that_may_not_be_read_is_denied(tmp_path: Path) -> None:
     host = HostCollector(tree(tmp_path))
-    with mock.patch.object(Path, "open", side_effect=PermissionError(errno.EACCES, "")):
+    with mock.patch.object(os, "open", side_effect=PermissionError(errno.EACCES, "")):
         assert {gap.reason for gap in host.collect().missing} == {"denied"}
 
 

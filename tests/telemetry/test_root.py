@@ -40,7 +40,7 @@ def test_reasons_tell_the_empty_the_absent_and_the_forbidden_apart(
         def fail(*_: object, number: int = number, **__: object) -> None:
             raise OSError(number, os.strerror(number))
 
-        monkeypatch.setattr(Path, "open", fail)
+        monkeypatch.setattr(os, "open", fail)
         assert reason(tmp_path / "empty") == expected
 
 

@@ -72,7 +72,7 @@ def _kernel() -> tuple[Panel, ...]:
     since = "Kernel events since the exporter started"
     return (
         Panel(since, (events,), width=12, empty="none"),
-        Panel("Kernel log lines lost", (lost,), width=12, empty="only /dev/kmsg tells"),
+        Panel("Kernel log lines lost", (lost,), width=12, empty="told of /dev/kmsg only"),
     )
 
 

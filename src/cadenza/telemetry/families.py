@@ -35,7 +35,12 @@ _AMDGPU = (
     Family("amdgpu_suspended", "gauge", _GPU, "1 if the card is asleep: nothing else of it is read then."),
     Family("amdgpu_busy_ratio", "gauge", _GPU, "Share of the last moment in which the card computed, or spun."),
     Family("amdgpu_memory_busy_ratio", "gauge", _GPU, "Share of the last moment in which the memory was at work."),
-    Family("amdgpu_memory_size_bytes", "gauge", (*_GPU, "pool"), "Memory by pool: vram, vis_vram, gtt; xcp0, … of partitions."),
+    Family(
+        "amdgpu_memory_size_bytes",
+        "gauge",
+        (*_GPU, "pool"),
+        "Memory by pool: vram, vis_vram, gtt; xcp0, … of partitions.",
+    ),
     Family("amdgpu_memory_used_bytes", "gauge", (*_GPU, "pool"), "Memory in use by pool."),
     Family(
         "amdgpu_temperature_celsius", "gauge", (*_GPU, "sensor"), "Temperature by sensor: edge, junction, mem, hbm0."
@@ -130,7 +135,12 @@ _OWN = (
         (),
         "Kernel log records that were overwritten before they were read.",
     ),
-    Family("cadenza_collector_success", "gauge", ("collector",), "1 if the collector's last round brought anything."),
+    Family(
+        "cadenza_collector_success",
+        "gauge",
+        ("collector",),
+        "1 if the collector's last round brought anything, and is not too old to show.",
+    ),
     Family("cadenza_collector_duration_seconds", "gauge", ("collector",), "How long that round took."),
     Family(
         "cadenza_collector_age_seconds", "gauge", ("collector",), "Since the end of that round: a stuck one grows old."

@@ -1,6 +1,7 @@
 """Small files below a folder that stands for `/`: read whole, bounded, and with a reason where there is nothing."""
 
 import errno
+import os
 import re
 from pathlib import Path
 
@@ -37,8 +38,12 @@ class UnreadableError(Exception):
 def read_bytes(path: Path, limit: int = _TEXT_BYTES) -> bytes:
     """The file's content, `limit` bytes at most, in one read as sysfs wants it. UnreadableError if there is none."""
     try:
-        with path.open("rb", buffering=0) as file:
-            return file.read(limit) or b""
+        # Dozens of files a card, twice a second: without file objects they cost half.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(descriptor, limit)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise UnreadableError(_REASONS.get(error.errno or 0, "failed")) from None
 
