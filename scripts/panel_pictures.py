@@ -257,7 +257,7 @@ def draw_legend(sheet: Sheet, lines: list[tuple[str, str]], columns: list[list[s
     for row, (colour, name) in enumerate(lines[:shown], 1):
         at = top + row * LEGEND_IN
         sheet.box(x + 0.12, at + 0.06, 0.14, 0.03, facecolor=colour, edgecolor="none")
-        most = int((width - (2.05 if columns else 0.4)) / 0.0625)
+        most = int((width - (2.05 if columns else 0.4)) / 0.06)
         sheet.text(x + 0.32, at, name if len(name) <= most else f"{name[: most - 1]}…", **small)
         for number, text in enumerate(reversed(columns[row - 1]) if columns else ()):
             sheet.text(right - 0.55 * number, at, text, ha="right", **small)

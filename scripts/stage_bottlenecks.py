@@ -5,7 +5,7 @@
     python scripts/stage_bottlenecks.py --url URL --only NAME[,NAME…]    a server that runs with those flags
     python scripts/stage_bottlenecks.py --url URL --serve 'COMMAND'      start and stop it for each, flags appended
 
-Prints a Markdown table: situation, what was staged, the verdict and its evidence, right or not; the exit code is 1 where
+Prints a Markdown table: situation, what was staged, the verdict and its evidence, right or not; exit code 1 where
 one is wrong. The server must have no other traffic, and its machine nothing else to do. Runs are kept below --out.
 """
 
@@ -79,10 +79,10 @@ SITUATIONS = (
     Situation(
         name="KV cache",
         expected="KV capacity",
-        staged="C = 8, answers of 256 tokens, and 64 blocks of 16 tokens for all of them",
+        staged="C = 8, answers of 256 tokens, and KV blocks for 1,024 tokens in all",
         run=("-c", "8", "--output-tokens", "256"),
         engine=("--speed", "5", "--set", "num_gpu_blocks=65", "--set", "max_model_len=512"),
-        vllm=("--num-gpu-blocks-override", "65", "--block-size", "16", "--max-model-len", "512"),
+        vllm=("--num-gpu-blocks-override", "33", "--block-size", "32", "--max-model-len", "512"),  # 32: what a CPU has
         on_engine=("--requests", "24"),
         on_vllm=("--requests", "96"),
     ),
@@ -191,7 +191,13 @@ def heat(situation: Situation, url: str, out: Path) -> None:
     """Let the cards work for `heat_s` seconds of the engine's time; the run that does so is not looked at."""
     speed = float(situation.engine[situation.engine.index("--speed") + 1])
     flags = ("--model", MODEL, "-c", "4", "--duration", str(situation.heat_s / speed), "--out", str(out), "--quiet")
-    subprocess.run([*CADENZA, "run", "--url", url, *flags], check=False, stdout=subprocess.DEVNULL)
+    run_aside(url, flags)
+
+
+def run_aside(url: str, flags: tuple[str, ...]) -> None:
+    """A run for what it does to the server."""
+    null = subprocess.DEVNULL
+    subprocess.run([*CADENZA, "run", "--url", url, *flags], check=False, stdout=null, stderr=null)
 
 
 def tell(situation: Situation, point: dict[str, Any]) -> bool:
@@ -235,8 +241,7 @@ def on_vllm(chosen: list[Situation], url: str, serve: list[str] | None, out: Pat
         with start:
             flags = ("--prompts", "random:64", *situation.on_vllm)
             # The first answers of a server that has just begun are slower than all that follow.
-            warm = ("--requests", "16", "-c", "4", "--out", str(out / f"vllm-{name}-warm"), "--quiet")
-            subprocess.run([*CADENZA, "run", "--url", url, *warm], check=False, stdout=subprocess.DEVNULL)
+            run_aside(url, ("--requests", "16", "-c", "4", "--out", str(out / f"vllm-{name}-warm"), "--quiet"))
             verdicts.append(tell(situation, measure(situation, url, flags, out / f"vllm-{name}", None)))
     return verdicts
 

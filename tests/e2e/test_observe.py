@@ -25,6 +25,7 @@ MODEL = "Qwen/Qwen3-8B"
 # Panels that stay empty on this site, and why.
 EMPTY = {
     ("gpu", "Kernel log lines lost"): "a file of kernel lines loses none; /dev/kmsg does",
+    ("gpu", "Kernel events since the exporter started"): "none happens here before the faults of cards",
 }
 HEAT = ("GpuHot", "GpuThrottledByHeat", "GpuThrottled", "GpuLost")
 KERNEL = ("GpuKernelEvents", "GpuKernelWarnings")
