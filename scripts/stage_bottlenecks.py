@@ -145,7 +145,8 @@ def answers(url: str) -> bool:
     """Whether the server says that it is well."""
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=2) as answer:
-            return bool(answer.status == 200)
+            status: int = answer.status
+            return status == 200
     except (urllib.error.URLError, OSError):
         return False
 
