@@ -3,8 +3,9 @@
 .PHONY: help demo test slow lint build bench docs clean
 
 VENV := .venv
-# Beside these, which need a server or install other tools: bench.real_vllm URL, bench.peers.run.
-BENCHES := startup sse_rate engine_rate trust hot_path open_loop hold freeze
+# Beside these, which need a server or install other tools: bench.real_vllm URL, bench.engine_vs_vllm URL,
+# bench.scheduler.compare, bench.peers.run.
+BENCHES := startup sse_rate engine_rate engine_pace campaign soak exporter trust hot_path open_loop hold freeze
 PYTHON := $(VENV)/bin/python
 # Small enough for about a minute, large enough for every concurrency to reach its steady state.
 DEMO := --engine mi50-rx6900xt --speed 10 -c 1,2,4,8,16 --requests 40 --output-tokens 20:28
@@ -39,7 +40,7 @@ build: ## the wheel, installed and run once in an environment of its own
 	@cd $(WHEEL_CHECK) && bin/python -c "from cadenza.engine import profile; assert [profile.load(n) for n in profile.names()]"
 	@ls -l dist
 
-bench: ## the tool's own floor, and how far its figures are from the truth (10 minutes, two cores, a C compiler)
+bench: ## the tool's own floor, and how far its figures are from the truth (a quarter of an hour, two cores, a C compiler)
 	@scripts/venv.sh $(VENV) "[dev]"
 	@scripts/venv.sh $(VENV) "[dev,bench]"
 	@for script in $(BENCHES); do echo "== python -m bench.$$script"; $(PYTHON) -m bench.$$script || exit 1; done

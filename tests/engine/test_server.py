@@ -63,11 +63,11 @@ def test_streams_over_sockets_on_one_kept_connection() -> None:
         client.close()
 
 
-def test_steps_shorter_than_a_millisecond_keep_time() -> None:
-    # At this speed a step of 78.86 ms, less or more its noise (a factor of 0.96 to 1.06), lasts about 0.79 ms.
+def time_steps(tokens: int) -> list[int]:
+    """When a client read something of an answer of `tokens` tokens, at a hundred times real time."""
     with running(speed=100) as (host, port), socket.create_connection((host, port), timeout=10) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        data = body(641)
+        data = body(tokens)
         head = f"POST /v1/completions HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
         sock.sendall(head.encode() + data)
         stamps: list[int] = []
@@ -75,9 +75,21 @@ def test_steps_shorter_than_a_millisecond_keep_time() -> None:
         while not got.endswith(b"0\r\n\r\n"):
             got = sock.recv(1 << 16)
             stamps.append(time.monotonic_ns())
-        # The head and the first token come for themselves; 640 steps are whole decks, so their mean is the law's.
+    return stamps
+
+
+def test_steps_shorter_than_a_millisecond_keep_time() -> None:
+    # At this speed a step of 78.86 ms, less or more its noise (a factor of 0.96 to 1.06), lasts about 0.79 ms. The head
+    # and the first token come for themselves; 640 steps are whole decks, so their mean is the law's.
+    reads = []
+    for _ in range(5):
+        stamps = time_steps(641)
         assert (stamps[-1] - stamps[1]) / 640 / 1e6 == pytest.approx(0.7886, rel=0.05)
-        assert len(stamps) > 300
+        reads.append(len(stamps))
+        if reads[-1] > 300:
+            break
+    # A reader whose core is taken away finds several steps at once; one quiet try of five shows that they came apart.
+    assert max(reads) > 300
 
 
 def test_waiting_is_finer_than_a_millisecond() -> None:
