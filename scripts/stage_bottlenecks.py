@@ -145,7 +145,7 @@ def answers(url: str) -> bool:
     """Whether the server says that it is well."""
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=2) as answer:
-            status: int = answer.status
+            status = int(answer.status)
             return status == 200
     except (urllib.error.URLError, OSError):
         return False
@@ -204,7 +204,7 @@ def run_aside(url: str, flags: tuple[str, ...]) -> None:
 def tell(situation: Situation, point: dict[str, Any]) -> bool:
     """Print the row; whether the verdict is the expected one."""
     found = point["bottleneck"]
-    right = found["kind"] == situation.expected
+    right = bool(found["kind"] == situation.expected)
     evidence = "; ".join(found["evidence"]).replace("|", "\\|")
     print(
         f"| {situation.name} | {situation.staged} | **{found['kind']}**: {evidence} | {'yes' if right else 'NO'} |",

@@ -94,6 +94,16 @@ def test_the_network() -> None:
     assert found(ttft_ms=200.0, beyond_ms=-60.0).kind == "decode bandwidth"
 
 
+def test_a_long_ttft_is_no_network_where_the_answer_takes_a_hundred_times_as_long() -> None:
+    # 6.4 of 32 ms TTFT are a fifth of it, and less than a hundredth of the 742 ms that the request took.
+    part = {"ttft_ms": 32.0, "beyond_ms": 6.5, "latency_ms": 742.0, "latency_beyond_ms": 6.5}
+    assert found(**part).kind == "decode bandwidth"
+    verdict = found(latency_ms=12000.0, latency_beyond_ms=2750.0)
+    assert verdict == Bottleneck(
+        "network", ["2750.0 of 12000.0 ms of a request at the client were not seen by the engine"]
+    )
+
+
 def test_heat() -> None:
     verdict = found(heat_share={A: 0.42, B: 0.0})
     assert verdict == Bottleneck("thermal throttle", [f"{A} lowered its clock against heat for 42 % of the time"])
@@ -127,6 +137,29 @@ def test_a_straggler() -> None:
 def test_the_host() -> None:
     assert found(cpu_busy=0.95).kind == "host CPU"
     assert found(cpu_steal=0.08) == Bottleneck("host CPU", ["8 % of their time went to other guests of the hypervisor"])
+
+
+def test_cores_of_a_machine_without_a_card_may_be_what_the_model_runs_on() -> None:
+    told = (
+        "the cores of the server's machine were busy for 100 % of the time, and no card was seen: the model may run on "
+        "them"
+    )
+    alone: dict[str, object] = {"no_card": True, "busy": {}, "memory_busy": {}, "heat_share": {}, "cpu_busy": 1.0}
+    assert found(**alone).kind == "decode bandwidth"
+    assert found(**alone).evidence[-1] == told
+    assert found(**alone, prefill_ms=20000.0).kind == "prefill"
+    assert found(**alone, prefill_ms=20000.0).evidence[-1] == told
+    assert found(**alone, queue_ms=None, prefill_ms=None, decode_ms=None) == Bottleneck("host CPU", [told])
+    # What other guests took is nobody's model.
+    assert found(**alone, cpu_steal=0.08).kind == "host CPU"
+    assert found(**(alone | {"cpu_busy": 0.8})).evidence[-1] == "requests waited in only 0 % of the samples"
+
+
+def test_a_card_is_missing_only_where_the_server_is() -> None:
+    machine = Machine(window="window", samples=9, server_here=True, host=Host(cpu_busy_mean=1.0))
+    card = msgspec.structs.replace(machine, gpus=[Gpu(gpu=A)])
+    elsewhere = msgspec.structs.replace(machine, server_here=False)
+    assert [gather(one, None, None).no_card for one in (machine, card, elsewhere)] == [True, False, False]
 
 
 def test_the_client_comes_before_all() -> None:
@@ -184,6 +217,7 @@ def test_evidence_is_gathered_from_what_was_seen() -> None:
         requests=Count(client=50, client_most=50, server=50, difference=0),
         ttft=Time(client_ms=100, server_ms=90, beyond_ms=10),
         itl=Time(client_ms=10, server_ms=9, beyond_ms=1),
+        latency=Time(client_ms=500, server_ms=470, beyond_ms=30),
         queue_ms=1,
         prefill_ms=2,
         decode_ms=3,
@@ -197,6 +231,8 @@ def test_evidence_is_gathered_from_what_was_seen() -> None:
         queue_ms=1,
         prefill_ms=2,
         decode_ms=3,
+        latency_ms=500,
+        latency_beyond_ms=30,
         ttft_ms=100,
         beyond_ms=10,
         itl_ms=10,

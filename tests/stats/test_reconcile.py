@@ -11,7 +11,9 @@ from support.telemetry import edges, log
 
 ZERO = dict.fromkeys(
     ("requests_total", "prompt_tokens_total", "generation_tokens_total", "ttft_s_sum", "ttft_s_count", "itl_s_sum"), 0.0
-) | dict.fromkeys(("itl_s_count", "queue_s_sum", "queue_s_count", "prefill_s_sum", "prefill_s_count"), 0.0)
+) | dict.fromkeys(
+    ("itl_s_count", "e2e_s_sum", "e2e_s_count", "queue_s_sum", "queue_s_count", "prefill_s_sum", "prefill_s_count"), 0.0
+)
 
 
 def answers(n: int = 10) -> list[Record]:
@@ -129,6 +131,18 @@ def test_times_are_compared_and_the_difference_is_network_and_client() -> None:
         "more than a trifle; in the engine queue 30.0 ms, prefill 60.0 ms"
     )
     assert all(check.verdict is not Verdict.SUSPECT for check in check_server(found))
+
+
+def test_latency_is_to_the_last_event_and_to_the_end_by_the_engines_clock() -> None:
+    # Ten answers of 100 ms to the first of 5 tokens, 10 ms from one to the next: 140 ms. The engine: 126 ms.
+    server = {"e2e_s_sum": 1.26, "e2e_s_count": 10.0}
+    latency = counted(answers(), **server).latency
+    assert latency is not None
+    assert (latency.client_ms, latency.server_ms, latency.beyond_ms) == pytest.approx((140, 126, 14))
+    # Where one of ten was left, the engine's mean is of other requests than the client's.
+    records = answers()
+    records[-1] = msgspec.structs.replace(records[-1], outcome=Outcome.TIMEOUT_STALL)
+    assert counted(records, **server).latency is None
 
 
 def test_itl_is_a_tokens_even_where_an_event_carries_several() -> None:
