@@ -26,6 +26,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cadenza.clock import NS_PER_S
+from cadenza.engine.board.boards import Board
+from cadenza.engine.board.faults import parse_fault
+
 MODEL = "Qwen/Qwen3-8B"
 CADENZA = (sys.executable, "-m", "cadenza")
 UP_WITHIN_S, DOWN_WITHIN_S, RUN_WITHIN_S = 300.0, 30.0, 300.0
@@ -37,8 +41,9 @@ class Situation(NamedTuple):
     """One cause.
 
     expected   the verdict's kind
-    engine     flags of `cadenza engine`; heat_s: seconds that its cards work before the run
-    vllm       flags of `vllm serve`; None: it cannot be staged there, and `why` says so
+    engine     flags of `cadenza engine`; heat_s: seconds that its cards work before the run (a server without cards is
+               given those of a simulated board, overheated)
+    vllm       flags of `vllm serve`
     run        flags of `cadenza run`; `on_engine`, `on_vllm`: more of them there
     """
 
@@ -47,12 +52,11 @@ class Situation(NamedTuple):
     staged: str
     run: tuple[str, ...]
     engine: tuple[str, ...] = ()
-    vllm: tuple[str, ...] | None = ()
+    vllm: tuple[str, ...] = ()
     on_engine: tuple[str, ...] = ()
     on_vllm: tuple[str, ...] = ()
     starved: bool = False
     heat_s: float = 0.0
-    why: str = ""
 
 
 SITUATIONS = (
@@ -98,13 +102,12 @@ SITUATIONS = (
     Situation(
         name="throttle",
         expected="thermal throttle",
-        staged="C = 4, and the fan of the second card stands still: `--board-fault overheat:1`",
+        staged="C = 4, and the fan of the second simulated card stands still: `--board-fault overheat:1`",
         run=("-c", "4", "--output-tokens", "128:256"),
         engine=("--speed", "5", "--board-fault", "overheat:1"),
-        vllm=None,
         on_engine=("--requests", "24"),
+        on_vllm=("--requests", "64"),
         heat_s=280.0,
-        why="not staged: without a card there is none to heat",
     ),
 )
 
@@ -195,6 +198,18 @@ def heat(situation: Situation, url: str, out: Path) -> None:
     run_aside(url, flags)
 
 
+def overheat(root: Path) -> Path:
+    """For a server without cards: a simulated board whose second card has worked without its fan until it throttles."""
+    board = Board.for_devices(["mi50-32gb", "rx6900xt"], seed=0)
+    board.inject(parse_fault("overheat:1"), 0)
+    now_ns = 0
+    while not board.read()[1].throttling:
+        now_ns += 10 * NS_PER_S
+        board.advance(now_ns, [card.working(1.0, 8 << 30) for card in board.cards])
+    board.write(root)
+    return root
+
+
 def run_aside(url: str, flags: tuple[str, ...]) -> None:
     """A run for what it does to the server."""
     null = subprocess.DEVNULL
@@ -233,9 +248,6 @@ def on_vllm(chosen: list[Situation], url: str, serve: list[str] | None, out: Pat
     """Those that can be staged on a real server, each with the flags that it needs if it is started here."""
     verdicts = []
     for situation in chosen:
-        if situation.vllm is None:
-            print(f"| {situation.name} | – | {situation.why} | – |", flush=True)
-            continue
         name = situation.name.replace(" ", "-")
         log = out / f"vllm-{name}.log"
         start = contextlib.nullcontext(url) if serve is None else served([*serve, *situation.vllm], url, log)
@@ -243,7 +255,8 @@ def on_vllm(chosen: list[Situation], url: str, serve: list[str] | None, out: Pat
             flags = ("--prompts", "random:64", *situation.on_vllm)
             # The first answers of a server that has just begun are slower than all that follow.
             run_aside(url, ("--requests", "16", "-c", "4", "--out", str(out / f"vllm-{name}-warm"), "--quiet"))
-            verdicts.append(tell(situation, measure(situation, url, flags, out / f"vllm-{name}", None)))
+            board = overheat(out / "board") if situation.heat_s else None
+            verdicts.append(tell(situation, measure(situation, url, flags, out / f"vllm-{name}", board)))
     return verdicts
 
 
@@ -261,8 +274,7 @@ def main() -> int:
         parser.error(f"--only takes {', '.join(situation.name for situation in SITUATIONS)}")
     if args.list:
         for situation in chosen:
-            flags = situation.why if situation.vllm is None else " ".join(situation.vllm) or "no more flags"
-            print(f"{situation.name:9s} {flags}")
+            print(f"{situation.name:9s} {' '.join(situation.vllm) or 'no more flags'}")
         return 0
     if args.url is not None and args.serve is None and len({situation.vllm for situation in chosen}) > 1:
         parser.error("these need servers with different flags: choose with --only (see --list), or give --serve")
