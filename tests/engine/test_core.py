@@ -289,4 +289,4 @@ def test_an_engine_is_busy_from_the_first_prefill_to_the_last_token() -> None:
     core.submit(2, "m", range(1), 1, now_ns=500 * MS)
     drain(core)
     # 100 ms of prefill and two steps of 10; then another prefill.
-    assert [core.activity(at_ms * MS).busy_ns // MS for at_ms in (1_000, 2_000)] == [220, 220]
+    assert [core.busy_ns(at_ms * MS) // MS for at_ms in (1_000, 2_000)] == [220, 220]

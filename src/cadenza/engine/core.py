@@ -6,7 +6,6 @@ computes every token in steps; `Beside` has the prefill beside them, for laws th
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Tokens
-from typing import NamedTuple
 
 import msgspec
 
@@ -18,16 +17,6 @@ from cadenza.engine.sequence import Limits, Sequence
 from cadenza.engine.stepped import Stepped
 from cadenza.engine.timing import TimingLaw
 from cadenza.errors import UsageError
-from cadenza.hardware.batch import Batch
-
-_ALONE = Batch(1, 1, 0, 1, 1)
-
-
-class Activity(NamedTuple):
-    """What the machine has done so far, for whoever simulates it: ns of forward passes, and KV blocks in use now."""
-
-    busy_ns: int
-    kv_usage: float
 
 
 class Instance:
@@ -157,11 +146,9 @@ class Core:
         self._ended = [token.request_id for token in tokens if token.is_last]
         return tokens
 
-    def activity(self, now_ns: int) -> Activity:
-        """What all engines together have done by `now_ns`."""
-        busy_ns = sum(instance.clock.busy_ns(now_ns) for instance in self.instances.values())
-        usage = max((instance.scheduler.kv_usage for instance in self.instances.values()), default=0.0)
-        return Activity(busy_ns, usage)
+    def busy_ns(self, now_ns: int) -> int:
+        """For how long forward passes have run by `now_ns`, those of all engines added up."""
+        return sum(instance.clock.busy_ns(now_ns) for instance in self.instances.values())
 
     def reset_prefix_cache(self) -> bool:
         """Forget cached prefixes; False, and nothing done, where some of them are in use."""

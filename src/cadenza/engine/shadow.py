@@ -23,7 +23,7 @@ class Shadow:
 
     def tick(self, now_ns: int) -> None:
         """Bring board and files to `now_ns`; UsageError where they cannot be written."""
-        busy_ns = self._core.activity(now_ns).busy_ns
+        busy_ns = self._core.busy_ns(now_ns)
         passed_ns = now_ns - self._seen_ns
         share = min(1.0, (busy_ns - self._busy_ns) / passed_ns) if passed_ns > 0 else 0.0
         self._seen_ns, self._busy_ns = now_ns, busy_ns
