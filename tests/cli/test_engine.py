@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,7 @@ def test_the_key_comes_from_a_file_or_the_environment_and_is_never_shown(
         ["--set", "stream_interval"],
         ["--fault", "nope:0.5"],
         ["--fault", "stall:2"],
+        ["--fault", "slow:60@0"],
         ["--board-fault", "overheat"],
         ["h100", "--board", "/does/not/matter"],
     ],
@@ -122,6 +124,16 @@ def test_a_board_is_shown_from_the_start_and_follows_the_engine(served: list[tup
     tick(10_000_000_000)
     assert all(int(file.read_text()) > 90 for file in busy)
     assert "-12" in (tmp_path / "board" / "kernel.log").read_text()
+
+
+def test_faults_of_the_whole_engine_and_no_statistics_reach_the_face(served: list[tuple[Any, ...]]) -> None:
+    run("--fault", "hang:5@60", "--fault", "slow:60@0x20", "--disable-log-stats")
+    face = served[0][5]
+    assert [face.core.pace.at(second * 10**9) for second in (0, 60, 65)] == [Fraction(1, 20), 0, 1]
+    face.receive(1, b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n", 0)
+    ((_, page),) = face.take(0)
+    assert page.startswith(b"HTTP/1.1 200")
+    assert b"vllm:" not in page
 
 
 def test_the_list_has_profiles_models_laws_and_devices(capsys: pytest.CaptureFixture[str]) -> None:

@@ -228,6 +228,6 @@ def test_the_engine_hears_of_ids_priority_and_limit() -> None:
     face.receive(1, post("/v1/completions", body), 77)
     face.receive(2, post("/v1/completions", body, "x-vllm-priority: -2"), 78)
     assert heard == [
-        (1, QWEN25, [5, 6, 7], 8189, 77, 3, 8191),
-        (2, QWEN25, [5, 6, 7], 8189, 78, -2, 8191),
+        (1, QWEN25, [5, 6, 7], 8189, 77, 3, 8191, False),
+        (2, QWEN25, [5, 6, 7], 8189, 78, -2, 8191, False),
     ]

@@ -2,15 +2,17 @@
 
 import json
 import math
+from fractions import Fraction
 
 import pytest
 
 from cadenza.clock import NS_PER_S
 from cadenza.engine.core import Core
 from cadenza.engine.face import Face
-from cadenza.engine.faults import HEADER, KINDS, Fault, Faults
+from cadenza.engine.faults import HEADER, KINDS, TIMES, Fault, Faults
 from cadenza.engine.fields import RefusalError
 from cadenza.engine.http import Saying
+from cadenza.engine.pace import Stretch
 from cadenza.errors import UsageError
 from support.engine import PROFILE, QWEN25, STEP_NS, TTFT_NS, Client, answers, converse, get, post, steady_core
 
@@ -289,7 +291,9 @@ def test_a_header_overrides_the_rates() -> None:
     assert [status for status, _ in answers(ask("http-400") + ask(None), face)] == [400, 500]
 
 
-@pytest.mark.parametrize("kind", ["nope", "freeze:1@1", "reset:3", "stall:x", "stall:-1", "http-404"])
+@pytest.mark.parametrize(
+    "kind", ["nope", "freeze:1@1", "hang:1@1", "slow:1@1x2", "reset:3", "stall:x", "stall:-1", "http-404"]
+)
 def test_a_header_that_makes_no_sense_is_refused(kind: str) -> None:
     face = Face(PROFILE, core=steady_core())
     status, body = answers(ask(kind), face)[0]
@@ -322,13 +326,33 @@ def test_seconds_are_read_or_have_their_defaults() -> None:
         ["freeze:1"],
         ["freeze:1@"],
         ["freeze:-1@3"],
+        ["hang:1"],
+        ["hang:@1"],
+        ["hang:1@x"],
+        ["hang:1@1x2"],
+        ["slow:1@1"],
+        ["slow:1@1x"],
+        ["slow:1@1x0.5"],
+        ["slow:1@1xinf"],
+        ["slow:1x2"],
         [""],
     ],
 )
 def test_bad_syntax_is_a_usage_error_that_lists_the_kinds(texts: list[str]) -> None:
     with pytest.raises(UsageError) as caught:
         Faults.parse(texts)
-    assert all(kind in str(caught.value) for kind in (*KINDS, "freeze:SECONDS@TIME", repr(texts[0])))
+    assert all(kind in str(caught.value) for kind in (*KINDS, *TIMES, repr(texts[0])))
+
+
+def test_times_of_the_whole_engine_are_read_in_ns() -> None:
+    faults = Faults.parse(["hang:1.5@60", "slow:60@0x20", "slow:1e1@0.25x2.5"])
+    assert faults.stretches == (
+        Stretch(60 * NS_PER_S, 61_500_000_000, Fraction(0)),
+        Stretch(0, 60 * NS_PER_S, Fraction(1, 20)),
+        Stretch(250_000_000, 10_250_000_000, Fraction(2, 5)),
+    )
+    assert faults.of(1) is None
+    assert faults.silent_until_ns(60 * NS_PER_S) is None
 
 
 def test_rates_above_one_are_a_usage_error() -> None:

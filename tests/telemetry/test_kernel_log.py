@@ -11,16 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.telemetry.families import FAMILIES
-from cadenza.telemetry.kernel_log import (
-    Journal,
-    KernelEvent,
-    KernelLog,
-    Kmsg,
-    Line,
-    find_log,
-    parse_journal,
-)
+from cadenza.telemetry.kernel_lines import Line, parse_journal
+from cadenza.telemetry.kernel_log import KernelEvent, KernelLog
 from cadenza.telemetry.kernel_patterns import KINDS, match
+from cadenza.telemetry.kernel_sources import Journal, find_log
 from cadenza.telemetry.reading import Missing, Reading
 from cadenza.telemetry.root import UnreadableError
 
@@ -204,7 +198,7 @@ def test_a_flood_is_bounded() -> None:
     assert [event.boot_us for event in log.events()] == list(range(2000, 3000))
 
 
-def test_a_simulated_boards_log_is_found_and_followed(tmp_path: Path) -> None:
+def test_the_log_of_a_board_without_records_is_found_and_followed(tmp_path: Path) -> None:
     (tmp_path / "SIMULATED").write_text("", encoding="utf-8")
     append(tmp_path / "kernel.log", "[    0.000000] [drm] amdgpu kernel modesetting enabled.\n")
     log = KernelLog(find_log(tmp_path))
@@ -215,9 +209,3 @@ def test_a_simulated_boards_log_is_found_and_followed(tmp_path: Path) -> None:
     assert [(event.kind, event.gpu) for event in events] == expected
     assert events[0] == KernelEvent("ring_timeout", "", 812101001, texts("amdgpu_events.txt")[0])
     log.close()
-
-
-def test_elsewhere_the_device_is_asked_and_its_absence_told(tmp_path: Path) -> None:
-    source = find_log(tmp_path)
-    assert isinstance(source, Kmsg)
-    assert KernelLog(source).collect().missing == [Missing("cadenza_kernel_events_total", "", "absent")]

@@ -1,4 +1,4 @@
-"""/dev/kmsg and a file in dmesg's form: cut anywhere, overwritten, rotated, forged and malformed."""
+"""/dev/kmsg and a file in dmesg's form: cut anywhere, overwritten, rotated, forged and malformed; which one is read."""
 
 import errno
 import os
@@ -9,66 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.telemetry.kernel_log import (
-    Kmsg,
-    Line,
-    LogFile,
-    parse_dmesg,
-    parse_kmsg,
-)
+from cadenza.telemetry.kernel_lines import Line, parse_dmesg
+from cadenza.telemetry.kernel_log import KernelLog
+from cadenza.telemetry.kernel_sources import Kmsg, LogFile, find_log
+from cadenza.telemetry.reading import Missing
 from cadenza.telemetry.root import UnreadableError
 
 SAMPLES = Path(__file__).parents[1] / "data" / "telemetry" / "kernel_log"
-RESET = "amdgpu 0000:43:00.0: amdgpu: GPU reset begin!"
-
-
 # /dev/kmsg
-
-
-def test_raw_records() -> None:
-    lines = parse_kmsg((SAMPLES / "kmsg_raw.txt").read_bytes())
-    assert lines == [
-        Line(
-            812101001,
-            "",
-            "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx_0.0.0 timeout, signaled seq=1204, emitted seq=1206",
-        ),
-        Line(812101055, "0000:43:00.0", RESET),
-        Line(
-            1700000001,
-            "",
-            "amdgpu 0000:03:00.0: amdgpu: [gfxhub0] no-retry page fault (src_id:0 ring:157 vmid:8 pasid:32769, "
-            "for process a\nb pid 4321 thread a pid 4321)",
-        ),
-    ]
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        b"",
-        b"no record",
-        b"3,1;amdgpu: GPU reset begin!",
-        b"x,1,2,-;amdgpu: GPU reset begin!",
-        b"12,1,2,-;amdgpu: GPU reset begin!",  # facility 1: written by a process
-        b"8,1,2,-;amdgpu: GPU reset begin!\n DEVICE=+pci:0000:43:00.0",
-        b" DEVICE=+pci:0000:43:00.0",
-        b"3,1,99999999999999999999999,-;x",
-    ],
-)
-def test_what_is_no_record_of_the_kernels(record: bytes) -> None:
-    assert parse_kmsg(record) == []
-
-
-def test_the_escapes_of_a_record() -> None:
-    assert parse_kmsg(rb"6,1,2,-,caller=T1;\xc3\xbc \x5cx0a \x0a;,".lower() + b"\n") == [Line(2, "", "ü \\x0a \n;,")]
-    assert parse_kmsg(b"6,1,2,-;a\n DEVICE=c1:3\n SUBSYSTEM=pci\n") == [Line(2, "", "a")]
-
-
-@given(st.binary(max_size=300))
-def test_any_record(data: bytes) -> None:
-    assert all(line.boot_us is not None for line in parse_kmsg(data))
-    assert len(parse_kmsg(b"3,1,2,-;" + data)) >= 1
 
 
 class Records:
@@ -102,9 +50,24 @@ def test_records_one_a_read(tmp_path: Path) -> None:
 
 
 def test_overwritten_records_are_counted(tmp_path: Path) -> None:
-    source = device(tmp_path, Records(b"3,7,1,-;a\n", errno.EPIPE, b"3,20,2,-;b\n", b"3,30,3,-;c\n"))
-    assert len(source.read()) == 3
-    assert source.lost == 20 - 8  # a gap without an overrun is the kernel's own affair
+    """EPIPE tells that some are gone, the next number how many; kernels 5.10 and 5.11 left gaps without telling."""
+    read = Records(b"3,7,1,-;a\n", errno.EPIPE, errno.EPIPE, b"3,20,2,-;b\n")
+    source = device(tmp_path, read)
+    assert len(source.read()) == 2
+    assert source.lost == 20 - 8
+    read.given = [b"12,30,3,-;of a process\n"]
+    assert source.read() == []
+    assert source.lost == 20 - 8 + 30 - 21
+    source.close()
+
+
+def test_what_was_written_while_the_device_could_not_be_read_is_lost(tmp_path: Path) -> None:
+    read = Records(b"3,7,1,-;a\n", errno.EIO)
+    source = device(tmp_path, read)
+    with pytest.raises(UnreadableError, match="failed"):
+        source.read()
+    read.given = [b"3,10,2,-;d\n"]
+    assert (source.read(), source.lost) == ([Line(2, "", "d")], 2)
     source.close()
 
 
@@ -253,4 +216,124 @@ def test_a_file_cut_anywhere_gives_the_same_lines(tmp_path_factory: pytest.TempP
         append(path, whole[begin:end])
         found += told(source)
     assert found == [line.split("] ", 1)[1] for line in whole.splitlines()]
+    source.close()
+
+
+# Which of them is read
+
+
+def put(root: Path, name: str, text: str = "") -> Path:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_records_are_preferred_to_the_text_beside_them(tmp_path: Path) -> None:
+    put(tmp_path, "SIMULATED")
+    log, kmsg = put(tmp_path, "kernel.log"), put(tmp_path, "dev/kmsg")
+    source = find_log(tmp_path)
+    append(log, "[    1.000000] text\n")
+    append(kmsg, "3,0,1000000,-;record\n")
+    assert source.read() + source.read() == [Line(1_000_000, "", "record")]
+    assert source.lost == 0
+    source.close()
+
+
+def test_a_board_of_an_older_version_has_the_text_alone(tmp_path: Path) -> None:
+    put(tmp_path, "SIMULATED")
+    log = put(tmp_path, "kernel.log")
+    source = find_log(tmp_path)
+    append(log, "[    1.000000] text\n")
+    assert source.read() == [Line(1_000_000, "", "text")]
+    assert source.lost is None
+    source.close()
+
+
+def test_a_text_without_a_notice_is_some_file(tmp_path: Path) -> None:
+    put(tmp_path, "kernel.log")
+    with pytest.raises(UnreadableError, match="absent"):
+        find_log(tmp_path).read()
+
+
+def test_records_that_come_later_are_read_from_the_first(tmp_path: Path) -> None:
+    log = KernelLog(find_log(tmp_path))
+    assert log.collect() == ([], [Missing("cadenza_kernel_events_total", "", "absent")])
+    put(tmp_path, "dev/kmsg", "3,0,1000000,-;amdgpu: device lost from bus!\n")
+    log.collect()
+    log.collect()
+    assert [event.kind for event in log.events()] == ["off_the_bus"]
+    log.close()
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def null(path: Path) -> None:
+    """What some containers have there: a device, but another one."""
+    path.symlink_to("/dev/null")
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def nowhere(path: Path) -> None:
+    path.symlink_to("nothing")
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (fifo, "not_supported"),
+        (folder, "not_supported"),
+        (null, "not_supported"),
+        (loop, "failed"),
+        (nowhere, "absent"),
+    ],
+)
+def test_what_is_no_log_is_told_at_once(tmp_path: Path, make: Callable[[Path], None], reason: str) -> None:
+    (tmp_path / "dev").mkdir()
+    make(tmp_path / "dev" / "kmsg")
+    source = find_log(tmp_path)
+    for _ in range(2):
+        with pytest.raises(UnreadableError, match=reason):
+            source.read()
+    source.close()
+
+
+def test_a_file_in_whose_place_a_fifo_comes_is_told(tmp_path: Path) -> None:
+    path = put(tmp_path, "dev/kmsg")
+    source = find_log(tmp_path)
+    assert source.read() == []
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UnreadableError, match="not_supported"):
+        source.read()
+    source.close()
+
+
+def test_a_link_to_records_is_followed(tmp_path: Path) -> None:
+    real = put(tmp_path, "records")
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "kmsg").symlink_to(real)
+    source = find_log(tmp_path)
+    append(real, "3,0,5,-;a\n3,1,6,-;b\n")
+    assert source.read() == [Line(5, "", "a")]
+    source.close()
+
+
+def test_the_kernels_own_device_is_known_by_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Character device 1, 11: Documentation/admin-guide/devices.txt. Here /dev/null, 1, 3, is taken for it."""
+    monkeypatch.setattr("cadenza.telemetry.kernel_sources._KMSG", os.makedev(1, 3))
+    (tmp_path / "dev").mkdir()
+    null(tmp_path / "dev" / "kmsg")
+    source = find_log(tmp_path)
+    assert isinstance(source, Kmsg)
+    assert (source.read(), source.lost) == ([], 0)
     source.close()

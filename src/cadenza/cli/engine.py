@@ -74,8 +74,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KIND:RATE",
-        help=f"fail that share of the requests, KIND:RATE[:S]; kinds: {', '.join(FAULTS)}; or freeze:S@T",
+        help=f"fail that share of the requests, KIND:RATE[:S]; kinds: {', '.join(FAULTS)}; or all of it from "
+        "T on: freeze:S@T, hang:S@T, slow:S@TxFACTOR",
     )
+    trouble.add_argument("--disable-log-stats", action="store_true", help="no vllm: series on /metrics, as vLLM's flag")
     trouble.add_argument("--board", type=Path, metavar="DIR", help="show the cards in DIR as amdgpu's files would")
     trouble.add_argument(
         "--board-fault",
@@ -103,7 +105,14 @@ def run(args: argparse.Namespace) -> int:
     profile = msgspec.structs.replace(profile, limits=_limits(profile.limits, args))
     key = _api_key(args.api_key_file)
     core = build_core(profile, args.timing, args.seed, output_token)
-    face = Face(profile, api_key=key, epoch_s=int(time.time()), core=core, faults=Faults.parse(args.fault, args.seed))
+    face = Face(
+        profile,
+        api_key=key,
+        epoch_s=int(time.time()),
+        core=core,
+        faults=Faults.parse(args.fault, args.seed),
+        log_stats=not args.disable_log_stats,
+    )
     tick = None if args.board is None else _shadow(profile, face, args).tick
     if args.exit_with_parent:
         serve(face, args.host, args.port, speed, ready=_announce, stop=_parent_is_gone, tick=tick)

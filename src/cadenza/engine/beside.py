@@ -3,6 +3,7 @@
 import msgspec
 
 from cadenza.engine.outbox import Outbox, Token
+from cadenza.engine.pace import Pace
 from cadenza.engine.scheduler import Scheduler
 from cadenza.engine.sequence import Sequence
 from cadenza.engine.timing import Deck, TimingLaw
@@ -13,7 +14,8 @@ class _Prefill(msgspec.Struct, gc=False):
     """A request before its first token.
 
     quantile           how slow its prefill is among its like
-    due_ns, whole_ns   its first token's time, and the TTFT that time was reckoned with
+    due_ns             what the engine has done (`Pace.done_ns`) when its first token comes
+    whole_ns           the TTFT that this was reckoned with
     """
 
     sequence: Sequence
@@ -31,6 +33,8 @@ class Beside:
     Decode is stepped: a step's length is fixed at its start, from C then, and at its end every sequence that has
     joined gets one token. It joins at the first boundary at least half a step after its first token, so that the gap
     to its second is a step on average. With nobody decoding the clock stops; the next first token starts it.
+
+    Both lanes are work, and go at the engine's pace.
     """
 
     def __init__(self, law: TimingLaw, scheduler: Scheduler, outbox: Outbox, seed: str) -> None:
@@ -42,9 +46,11 @@ class Beside:
         self._prefilling: dict[int, _Prefill] = {}
         self._joining: dict[int, tuple[Sequence, int]] = {}
         self._decoding: set[int] = set()
-        self._now_ns = 0
+        self.now_ns = 0
         self._stale = False
         self._first_ns: int | None = None
+        self._pace = Pace()
+        self._step_due_ns: int | None = None
         self._boundary_ns: int | None = None
         self._step_ns = 0
         self._busy_ns = 0
@@ -83,6 +89,13 @@ class Beside:
         self.run(now_ns)
         return self._busy_ns
 
+    def set_pace(self, pace: Pace) -> None:
+        """It begins at `now_ns`, for what is under way, too."""
+        self._pace = pace
+        self._stale = True
+        if self._step_due_ns is not None:
+            self._boundary_ns = pace.when_ns(self._step_due_ns, self.now_ns)
+
     def run(self, now_ns: int) -> None:
         """Let happen what is due by `now_ns`."""
         while (due := self._event_ns()) is not None and due <= now_ns:
@@ -91,16 +104,16 @@ class Beside:
                 self._end_step()
             else:
                 self._end_prefills()
-        self._move_to(max(self._now_ns, now_ns))
+        self._move_to(max(self.now_ns, now_ns))
 
     def _move_to(self, now_ns: int) -> None:
         if self._scheduler.running:
-            self._busy_ns += now_ns - self._now_ns
-        self._now_ns = now_ns
+            self._busy_ns += now_ns - self.now_ns
+        self.now_ns = now_ns
 
     def _catch_up(self, now_ns: int) -> None:
         # At the same instant there is nothing to catch up with, and a burst is then priced once, not once each.
-        if now_ns > self._now_ns:
+        if now_ns > self.now_ns:
             self.run(now_ns)
 
     def _admit(self) -> None:
@@ -108,10 +121,11 @@ class Beside:
             return
         for sequence in self._scheduler.admit_beside():
             if not sequence.preemptions:
-                sequence.scheduled_ns = self._now_ns
+                sequence.scheduled_ns = self.now_ns
             quantile = self._ttft_deck.draw()
             whole = self._prefill_ns(sequence, quantile)
-            self._prefilling[sequence.id] = _Prefill(sequence, quantile, self._now_ns + whole, whole)
+            due_ns = self._pace.done_ns(self.now_ns) + whole
+            self._prefilling[sequence.id] = _Prefill(sequence, quantile, due_ns, whole)
             self._stale = True
 
     def _prefill_ns(self, sequence: Sequence, quantile: float) -> int:
@@ -128,15 +142,17 @@ class Beside:
 
     def _reprice(self) -> None:
         self._stale = False
+        done_ns = self._pace.done_ns(self.now_ns)
         for prefill in self._prefilling.values():
             whole = self._prefill_ns(prefill.sequence, prefill.quantile)
-            prefill.due_ns = self._now_ns + (prefill.due_ns - self._now_ns) * whole // prefill.whole_ns
+            prefill.due_ns = done_ns + (prefill.due_ns - done_ns) * whole // prefill.whole_ns
             prefill.whole_ns = whole
-        self._first_ns = min((prefill.due_ns for prefill in self._prefilling.values()), default=None)
+        due_ns = min((prefill.due_ns for prefill in self._prefilling.values()), default=None)
+        self._first_ns = None if due_ns is None else self._pace.when_ns(due_ns, self.now_ns)
 
     def _end_prefills(self) -> None:
-        now = self._now_ns
-        for prefill in [prefill for prefill in self._prefilling.values() if prefill.due_ns <= now]:
+        now, done_ns = self.now_ns, self._pace.done_ns(self.now_ns)
+        for prefill in [prefill for prefill in self._prefilling.values() if prefill.due_ns <= done_ns]:
             sequence = prefill.sequence
             del self._prefilling[sequence.id]
             self._scheduler.produce(sequence, 1)
@@ -144,16 +160,16 @@ class Beside:
             computed = sequence.prompt_tokens - sequence.cached
             self._outbox.close_step(Batch(1, 0, computed, sequence.prompt_tokens, 0))
             if not sequence.ended:
-                self._joining[sequence.id] = (sequence, now + (self._step_ns + 1) // 2)
+                self._joining[sequence.id] = (sequence, done_ns + (self._step_ns + 1) // 2)
                 self._decoding.add(sequence.id)
         self._stale = True
         self._admit()
-        if self._decoding and self._boundary_ns is None:
+        if self._decoding and self._step_due_ns is None:
             self._begin_step()
 
     def _end_step(self) -> None:
-        now = self._now_ns
-        for sequence, _ in [pair for pair in self._joining.values() if pair[1] <= now]:
+        now, done_ns = self.now_ns, self._pace.done_ns(self.now_ns)
+        for sequence, _ in [pair for pair in self._joining.values() if pair[1] <= done_ns]:
             sequence.held = False
             del self._joining[sequence.id]
         step = self._scheduler.schedule(admit=False)
@@ -182,11 +198,12 @@ class Beside:
     def _begin_step(self) -> None:
         batch = Batch(len(self._scheduler.running), len(self._decoding), 0, 0, 0)
         self._step_ns = self._law.step_ns(batch, self._step_deck.draw())
-        self._boundary_ns = self._now_ns + self._step_ns
+        self._step_due_ns = self._pace.done_ns(self.now_ns) + self._step_ns
+        self._boundary_ns = self._pace.when_ns(self._step_due_ns, self.now_ns)
 
     def _stop_if_idle(self) -> bool:
         if self._decoding:
             return False
-        self._boundary_ns = None
+        self._step_due_ns = self._boundary_ns = None
         self._step_ns = 0
         return True

@@ -6,12 +6,14 @@ computes every token in steps; `Beside` has the prefill beside them, for laws th
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Tokens
+from fractions import Fraction
 
 import msgspec
 
 from cadenza.engine.beside import Beside
 from cadenza.engine.metrics import Answers, Gauges, Metrics
 from cadenza.engine.outbox import Outbox, Token
+from cadenza.engine.pace import Pace
 from cadenza.engine.scheduler import Scheduler, Step
 from cadenza.engine.sequence import Limits, Sequence
 from cadenza.engine.stepped import Stepped
@@ -40,9 +42,9 @@ class Instance:
         self.metrics = Metrics(model, limits)
         self.scheduler = Scheduler(limits, output_token, trace)
         self._told = self.scheduler.lookup
-        outbox = Outbox(limits.stream_interval, self.metrics)
+        self.outbox = Outbox(limits.stream_interval, self.metrics)
         clock = Stepped if law.prefill_ns(1, 1, 0.5) is None else Beside
-        self.clock: Stepped | Beside = clock(law, self.scheduler, outbox, f"{seed} {model}")
+        self.clock: Stepped | Beside = clock(law, self.scheduler, self.outbox, f"{seed} {model}")
 
     @property
     def in_system(self) -> int:
@@ -79,10 +81,11 @@ def _settle(limits: Limits) -> Limits:
 
 
 class Core:
-    """Engines by the names of their models, as one. Request ids are the caller's, and unique."""
+    """Engines by the names of their models, as one, all at one `pace`. Request ids are the caller's, and unique."""
 
     def __init__(self, instances: Mapping[str, Instance]) -> None:
         self.instances = dict(instances)
+        self.pace = Pace()
         self._owners: dict[int, tuple[Instance, Sequence]] = {}
         self._ended: list[int] = []
 
@@ -95,10 +98,12 @@ class Core:
         now_ns: int,
         priority: int = 0,
         max_tokens: int | None = None,
+        fails: bool = False,
     ) -> None:
         """A request arrives with its prompt's token ids (≥ 1), and will produce exactly `output_tokens` (≥ 1).
 
-        Prompt and output together must be within `max_model_len`.
+        Prompt and output together must be within `max_model_len`. One that `fails` dies in the pass of the last of
+        them: that `Token` is told, and counted as the request's end by an error.
         """
         instance = self.instances[model]
         sequence = Sequence(
@@ -110,6 +115,8 @@ class Core:
             max_tokens=max_tokens,
         )
         self._owners[request_id] = (instance, sequence)
+        if fails:
+            instance.outbox.failing.add(request_id)
         instance.metrics.arrived(sequence)
         instance.clock.submit(sequence, now_ns)
 
@@ -150,17 +157,35 @@ class Core:
         """For how long forward passes have run by `now_ns`, those of all engines added up."""
         return sum(instance.clock.busy_ns(now_ns) for instance in self.instances.values())
 
+    def set_pace(self, pace: Pace, now_ns: int = 0) -> None:
+        """All work from `now_ns` on, where `pace` begins, goes at that pace; what is under way, too."""
+        for instance in self.instances.values():
+            instance.clock.run(now_ns)
+            instance.clock.set_pace(pace)
+        self.pace = pace
+
+    def limit_pace(self, limit: Fraction, now_ns: int) -> None:
+        """No work goes faster than `limit` from `now_ns` on, or from where the engine already is if that is later."""
+        at_ns = max(now_ns, *(instance.clock.now_ns for instance in self.instances.values()))
+        self.set_pace(self.pace.limited(limit, at_ns), at_ns)
+
     def reset_prefix_cache(self) -> bool:
         """Forget cached prefixes; False, and nothing done, where some of them are in use."""
         done = [instance.scheduler.blocks.reset() for instance in self.instances.values()]
         return all(done)
 
     def render_metrics(
-        self, now_ns: int, compat: bool = False, openmetrics: bool = False, answers: Answers | None = None
+        self,
+        now_ns: int,
+        compat: bool = False,
+        openmetrics: bool = False,
+        answers: Answers | None = None,
+        log_stats: bool = True,
     ) -> bytes:
-        """The metrics page as of `now_ns` (`exposition.render`)."""
+        """The metrics page as of `now_ns` (`exposition.render`), without `log_stats` that of no engine."""
         from cadenza.engine.exposition import render  # 60 ms of prometheus_client, for those who ask for the page
 
         for instance in self.instances.values():
             instance.clock.run(now_ns)
-        return render([instance.read() for instance in self.instances.values()], compat, openmetrics, answers)
+        pairs = [instance.read() for instance in self.instances.values()] if log_stats else []
+        return render(pairs, compat, openmetrics, answers)

@@ -43,7 +43,7 @@ _HELP = {
 
 
 def render(pairs: Pairs, compat: bool = False, openmetrics: bool = False, answers: Answers | None = None) -> bytes:
-    """The page of all engines in `pairs`, with their gauges of this instant.
+    """The page of all engines in `pairs`, with their gauges of this instant; of none: what is no engine's.
 
     compat       older names too, of which vLLM 0.32 has none: gpu_cache_usage_perc, gpu_prefix_cache_*,
                  time_per_output_token_seconds, and of V0 num_requests_swapped and cpu_cache_usage_perc, always 0
@@ -70,6 +70,12 @@ class _Page:
         yield _gauge(
             "cadenza_simulated", "1: a simulated engine; no model ran, and times are those of its law.", [], [((), 1)]
         )
+        if metrics:
+            yield from self._engines(metrics)
+        if self._answers is not None:
+            yield from _http(self._answers)
+
+    def _engines(self, metrics: list[Metrics]) -> Iterator[Metric]:
         yield from _state(self._pairs)
         yield from _cache(metrics)
         yield from _tokens(metrics)
@@ -81,8 +87,6 @@ class _Page:
         yield from _own(metrics)
         if self._compat:
             yield from _old_names(self._pairs)
-        if self._answers is not None:
-            yield from _http(self._answers)
 
 
 _ENGINE = ["model_name", "engine"]

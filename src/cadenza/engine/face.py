@@ -26,6 +26,7 @@ from cadenza.engine.http import (
     whole,
 )
 from cadenza.engine.outbox import Token
+from cadenza.engine.pace import Pace
 from cadenza.engine.pages import COMPLETIONS, Pages
 from cadenza.engine.profile import Profile
 from cadenza.engine.text import output_token
@@ -54,7 +55,8 @@ class Face:
     epoch_s    seconds since 1970 at time zero, for the `created` fields; the face itself reads no clock
     core       the engine behind it, also as `Face.core`; default: the profile's law with `seed`
     rules      what it says of tokens unasked
-    faults     what is to go wrong
+    faults     what is to go wrong, with `core`, too
+    log_stats  see `Pages`, as for compat_metrics
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Face:
         rules: UsageRules = _PLAIN,
         faults: Faults = _HEALTHY,
         compat_metrics: bool = False,
+        log_stats: bool = True,
     ) -> None:
         self._profile = profile
         self.core = core or build_core(profile, seed=seed, output_token=output_token)
@@ -83,7 +86,9 @@ class Face:
         self._said: list[tuple[int, Saying]] = []
         self._closing: list[int] = []
         self._now_ns = 0
-        self._pages = Pages(profile, self.core, self._load, epoch_s, compat_metrics)
+        self._pages = Pages(profile, self.core, self._load, epoch_s, compat_metrics, log_stats)
+        if faults.stretches:
+            self.core.set_pace(Pace(faults.stretches))
 
     def receive(self, connection: int, data: bytes, now_ns: int) -> None:
         """Bytes from the client; `b""` says that it has gone: what it asked for is aborted."""
@@ -258,23 +263,29 @@ class Face:
             return refusal
         link.request_id, link.route, link.since_ns = request_id, call.path, self._now_ns
         answer = Answer(ask, request_id, self._epoch_s + self._now_ns // NS_PER_S, call.chunked)
+        fails_tok = None
         if fault is None or fault.kind == SLOW:
             self._answers[request_id] = (connection, answer)
         else:
-            self._ailing[request_id] = (connection, Ailing(fault, answer, call.keep_alive))
+            ailing = Ailing(fault, answer, call.keep_alive)
+            self._ailing[request_id] = (connection, ailing)
+            fails_tok = ailing.fails_tok
         if fault is not None and fault.kind == SLOW:
             self._late[request_id] = ask
             heappush(self._timers, (self._now_ns + (fault.ns or 0), request_id))
         else:
-            self._submit(request_id, ask)
+            self._submit(request_id, ask, fails_tok)
         if not ask.stream:
             return b""
         link.keep_alive = call.keep_alive and call.chunked
         return stream_head(call.chunked, call.keep_alive, b"" if fault is None else fault.label())
 
-    def _submit(self, request_id: int, ask: Ask) -> None:
+    def _submit(self, request_id: int, ask: Ask, fails_tok: int | None = None) -> None:
+        """To the engine, where it dies of its token number `fails_tok`, if that is said."""
+        fails = fails_tok is not None
+        output_tokens = ask.output_tokens if fails_tok is None else fails_tok
         self.core.submit(
-            request_id, ask.model, ask.prompt, ask.output_tokens, self._now_ns, ask.priority, ask.max_tokens
+            request_id, ask.model, ask.prompt, output_tokens, self._now_ns, ask.priority, ask.max_tokens, fails
         )
 
     def _admits(self, call: Call) -> bool:

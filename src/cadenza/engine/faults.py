@@ -1,4 +1,4 @@
-"""Faults on purpose: which requests fail and how, drawn by request number from a seed, and when all of it freezes.
+"""Faults on purpose: which requests fail and how, drawn by request number from a seed, and when all of it is slow.
 
     http-429 http-503 http-400 http-500   refused with that status; SECONDS: Retry-After (of 429: 1 unless said)
     reset              the connection breaks off in the middle of the answer
@@ -9,13 +9,27 @@
     malformed          a chunk that is no JSON in the middle of the stream; unstreamed: half a body
 
 Given as KIND:RATE[:SECONDS], RATE the probability per request; or by a request for itself, in the header
-X-Cadenza-Fault: KIND[:SECONDS], which then overrides the rates. And freeze:SECONDS@TIME: from that engine time on
-nothing is said to anybody; what was produced meanwhile comes afterwards, at once.
+X-Cadenza-Fault: KIND[:SECONDS], which then overrides the rates. And of the whole engine, from a time of its own on:
+
+    freeze:SECONDS@TIME        nothing is said to anybody; what was produced meanwhile comes afterwards, at once
+    hang:SECONDS@TIME          the step under way does not end before that is over. As where a collective waits for a
+                               rank, the cards are busy, and the API server, another process, still answers and queues
+    slow:SECONDS@TIMExFACTOR   steps and prefills take FACTOR times as long; of several at once the slowest counts
+
+What the engine counts of them is what vLLM would, in `vllm:request_success_total` by `finished_reason`:
+
+    error    error-event: the pass that fails gives that request no token, and the request ends in it, with its
+             latencies and the tokens that it had
+    abort    reset, stall for ever, truncation: the connection or whoever reads it is gone, for all the engine knows;
+             unless it had produced everything by then
+    length   malformed, stall, slow-first-token: the engine is well. So is it in a freeze, a hang and a slow stretch
+    nowhere  http-*: refused before the engine has heard of it
 """
 
 import math
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from fractions import Fraction
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -23,10 +37,13 @@ from cadenza.clock import NS_PER_S
 from cadenza.engine.answer import Answer
 from cadenza.engine.fields import RefusalError, bad
 from cadenza.engine.http import reason, whole
+from cadenza.engine.pace import FULL, STOPPED, Stretch
 from cadenza.errors import UsageError
 
 HEADER = "x-cadenza-fault"
+TIMES = ("freeze:SECONDS@TIME", "hang:SECONDS@TIME", "slow:SECONDS@TIMExFACTOR")
 SLOW = "slow-first-token"
+ERROR = "error-event"
 KINDS = (
     "http-429",
     "http-503",
@@ -35,7 +52,7 @@ KINDS = (
     "reset",
     "stall",
     "truncation",
-    "error-event",
+    ERROR,
     SLOW,
     "malformed",
 )
@@ -93,27 +110,37 @@ class Faults:
     """What goes wrong with an engine's answers. Requests count from 1; the same seed fails the same ones the same way.
 
     Kinds exclude each other: a request has one fault or none, so their rates may not add up to more than 1.
+    `stretches` are for the engine's `Pace`.
     """
 
     def __init__(
-        self, rates: Sequence[tuple[Fault, float]] = (), freezes: Iterable[Freeze] = (), seed: int = 0
+        self,
+        rates: Sequence[tuple[Fault, float]] = (),
+        freezes: Iterable[Freeze] = (),
+        stretches: Sequence[Stretch] = (),
+        seed: int = 0,
     ) -> None:
         self._rates = tuple(rates)
         self.freezes = sorted(freezes)
+        self.stretches = tuple(stretches)
         self._seed = seed
 
     @classmethod
     def parse(cls, texts: Iterable[str], seed: int = 0) -> "Faults":
-        """Read KIND:RATE[:SECONDS] and freeze:SECONDS@TIME; UsageError, naming all kinds, for anything else."""
+        """Read KIND:RATE[:SECONDS] and `TIMES`; UsageError, naming all kinds, for anything else."""
         rates: list[tuple[Fault, float]] = []
         freezes: list[Freeze] = []
+        stretches: list[Stretch] = []
         for text in texts:
             kind, _, rest = text.partition(":")
             try:
                 if kind == "freeze":
-                    length, _, at = rest.partition("@")
-                    at_ns = round(_seconds(at) * NS_PER_S)
-                    freezes.append(Freeze(at_ns, at_ns + round(_seconds(length) * NS_PER_S)))
+                    freezes.append(Freeze(*_span(rest)))
+                elif kind == "hang":
+                    stretches.append(Stretch(*_span(rest), STOPPED))
+                elif kind == "slow":
+                    span, _, factor = rest.rpartition("x")
+                    stretches.append(Stretch(*_span(span), FULL / _factor(factor)))
                 else:
                     rate, _, seconds = rest.partition(":")
                     rates.append((_fault(kind, seconds), _rate(rate)))
@@ -123,7 +150,7 @@ class Faults:
             raise UsageError(
                 f"the rates of all faults add up to {total:g}; a request has one fault at most, so to 1 at most"
             )
-        return cls(rates, freezes, seed)
+        return cls(rates, freezes, stretches, seed)
 
     def of(self, request: int, asked: str | None = None) -> Fault | None:
         """The fault of a request, None: it goes well. `asked`: its own header; RefusalError if that makes no sense."""
@@ -166,22 +193,33 @@ def _seconds(text: str) -> float:
     return _number(text, "seconds", math.inf)
 
 
+def _span(text: str) -> tuple[int, int]:
+    """Beginning and end of SECONDS@TIME, in ns."""
+    length, _, at = text.partition("@")
+    at_ns = round(_seconds(at) * NS_PER_S)
+    return at_ns, at_ns + round(_seconds(length) * NS_PER_S)
+
+
 def _rate(text: str) -> float:
     return _number(text, "a rate from 0 to 1", 1.0)
 
 
-def _number(text: str, what: str, most: float) -> float:
+def _factor(text: str) -> Fraction:
+    return Fraction(_number(text, "a factor of 1 or more", math.inf, least=1.0))
+
+
+def _number(text: str, what: str, most: float, least: float = 0.0) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not (0 <= value <= most and math.isfinite(value)):
+    if not (least <= value <= most and math.isfinite(value)):
         raise ValueError(f"'{text}' is not {what}")
     return value
 
 
 def _grammar() -> str:
-    return f"KIND:RATE[:SECONDS], where KIND is one of {', '.join(KINDS)}, or freeze:SECONDS@TIME"
+    return f"KIND:RATE[:SECONDS], where KIND is one of {', '.join(KINDS)}, or {', '.join(TIMES)}"
 
 
 class Fate(Enum):
@@ -197,7 +235,10 @@ class Fate(Enum):
 
 
 class Ailing:
-    """An answer with a fault: what it says, event by event, and its `fate` after each; its `status` once it is over."""
+    """An answer with a fault: what it says, event by event, and its `fate` after each; its `status` once it is over.
+
+    fails_tok   number of the token that it dies of in the engine itself, None: the engine is well
+    """
 
     def __init__(self, fault: Fault, answer: Answer, keep_alive: bool) -> None:
         self.answer = answer
@@ -212,6 +253,7 @@ class Ailing:
         # Half a body can be said only when there is a whole one.
         at_end = not answer.ask.stream and fault.kind in ("malformed", "truncation")
         self._after_tok = output - 1 if at_end else min(1 + int(fault.after * (output - 1)), output - 1)
+        self.fails_tok = self._after_tok + 1 if fault.kind == ERROR else None
 
     def tokens(self, n: int, count: int, now_ns: int) -> bytes:
         """What is said now that tokens n − count + 1 … n are there."""
@@ -254,7 +296,7 @@ class Ailing:
             self.fate = Fate.OVER if self._ended else Fate.WELL
             return self.answer.broken_event() + self._said(n, count)
         self.fate = Fate.OVER
-        if kind == "error-event":
+        if kind == ERROR:
             return self.answer.error(_ERROR) if stream else self._whole(500, _FAILED)
         if stream:
             return self.answer.cut()

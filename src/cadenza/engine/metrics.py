@@ -168,20 +168,24 @@ class Metrics:
         self.step_prefill_tok += batch.prefill_tok
         self.step_decode_tok += batch.decode_tok
 
-    def ended(self, sequence: Sequence, reason: Reason, now_ns: int) -> None:
-        """`sequence` is over. An interval that it did not live to see is not observed.
+    def ended(self, sequence: Sequence, reason: Reason, now_ns: int, generated_tok: int | None = None) -> None:
+        """`sequence` is over, with `generated_tok` tokens; None: all that it produced.
+
+        An interval that it did not live to see is not observed.
 
             e2e = now − arrival        queue = first scheduled − arrival      prefill = first token − first scheduled
             decode = last − first      inference = last token − scheduled     TPOT = decode / (n − 1), 0 for n = 1
 
         An abort is counted and nothing else: vLLM keeps an abandoned request out of its histograms. (It keeps it
-        out of the count too; here arrivals − endings are the requests in the system.)
+        out of the count too; here arrivals − endings are the requests in the system.) An error is observed like
+        any other end; of one before the first token vLLM observes a time to first token besides.
         """
         self.endings[reason] += 1
         cached = self._cached.pop(sequence.id, None)
         if reason == "abort":
             return
-        prompt_tok, produced = sequence.prompt_tokens, sequence.produced
+        prompt_tok = sequence.prompt_tokens
+        produced = sequence.produced if generated_tok is None else generated_tok
         room = max(0, self.limits.max_model_len - prompt_tok)
         observed: dict[str, float] = {
             "e2e_request_latency_seconds": now_ns - sequence.arrival_ns,

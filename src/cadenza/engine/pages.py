@@ -32,15 +32,23 @@ class Pages:
     """All that is answered at once. `load` counts the completions under way.
 
     compat_metrics   /metrics under names of older releases, too
+    log_stats        /metrics with the engine's own families; without: as of vLLM with --disable-log-stats
     """
 
     def __init__(
-        self, profile: Profile, core: Core, load: Callable[[], int], epoch_s: int = 0, compat_metrics: bool = False
+        self,
+        profile: Profile,
+        core: Core,
+        load: Callable[[], int],
+        epoch_s: int = 0,
+        compat_metrics: bool = False,
+        log_stats: bool = True,
     ) -> None:
         self.counts = Answers()
         self._profile = profile
         self._core = core
         self._compat_metrics = compat_metrics
+        self._log_stats = log_stats
         self._vocabulary = Vocabulary()
         get, post = ("GET",), ("POST",)
         self._pages = {path: _Page(post, None) for path in COMPLETIONS} | {
@@ -82,7 +90,7 @@ class Pages:
         keep_alive = call.keep_alive
         if call.path.startswith("/metrics"):
             kind, is_open = _metrics_type(call)
-            body = self._core.render_metrics(now_ns, self._compat_metrics, is_open, self.counts)
+            body = self._core.render_metrics(now_ns, self._compat_metrics, is_open, self.counts, self._log_stats)
             return whole(200, body, kind, keep_alive)
         if page is None:
             if call.path.endswith("/") and call.path[:-1] in self._pages:

@@ -4,6 +4,7 @@ import random
 from collections import deque
 
 from cadenza.engine.outbox import Outbox, Token
+from cadenza.engine.pace import Pace
 from cadenza.engine.scheduler import Scheduler, Step
 from cadenza.engine.sequence import Sequence
 from cadenza.engine.timing import Deck, TimingLaw
@@ -15,7 +16,7 @@ class Stepped:
 
     Synchronous: the next step is decided at the end of this one. Asynchronous (vLLM's default): the next is decided
     when this one begins, so that an arrival during step k takes part in k + 2. Before that a request spends the law's
-    `request_ns` on its way to the scheduler.
+    `request_ns` on its way to the scheduler, whatever the pace: that is another process's work.
     """
 
     def __init__(self, law: TimingLaw, scheduler: Scheduler, outbox: Outbox, seed: str) -> None:
@@ -28,9 +29,12 @@ class Stepped:
         self._request_ns = law.request_ns()
         self._coming: deque[tuple[int, Sequence]] = deque()
         self._under_way: deque[tuple[Step, Batch]] = deque()
+        self._pace = Pace()
+        self._begun_ns = 0
+        self._due_ns = 0
         self._end_ns: int | None = None
         self._wake_ns: int | None = None
-        self._now_ns = 0
+        self.now_ns = 0
         self._busy_ns = 0
 
     @property
@@ -40,21 +44,21 @@ class Stepped:
 
     def submit(self, sequence: Sequence, now_ns: int) -> None:
         """A request arrives; what was due before it happens first."""
-        if now_ns > self._now_ns:
+        if now_ns > self.now_ns:
             self.run(now_ns)
         if self._request_ns:
-            self._coming.append((self._now_ns + self._request_ns, sequence))
+            self._coming.append((self.now_ns + self._request_ns, sequence))
         else:
             self._arrive(sequence)
 
     def _arrive(self, sequence: Sequence) -> None:
         self._scheduler.add(sequence)
         if not self._under_way:
-            self._wake_ns = self._now_ns
+            self._wake_ns = self.now_ns
 
     def abort(self, sequence_id: int, now_ns: int) -> Sequence | None:
         """Take a request out; None: it is not here."""
-        if now_ns > self._now_ns:
+        if now_ns > self.now_ns:
             self.run(now_ns)
         self._outbox.drop(sequence_id)
         for at, (_, coming) in enumerate(self._coming):
@@ -63,7 +67,7 @@ class Stepped:
                 return coming
         sequence = self._scheduler.abort(sequence_id)
         if self._scheduler.waiting and not self._under_way:
-            self._wake_ns = self._now_ns
+            self._wake_ns = self.now_ns
         return sequence
 
     def next_ns(self) -> int | None:
@@ -80,12 +84,18 @@ class Stepped:
     def busy_ns(self, now_ns: int) -> int:
         """How long steps have run by `now_ns`, the one under way so far included."""
         self.run(now_ns)
-        return self._busy_ns if self._end_ns is None else self._busy_ns - max(0, self._end_ns - now_ns)
+        return self._busy_ns + (now_ns - self._begun_ns if self._under_way else 0)
+
+    def set_pace(self, pace: Pace) -> None:
+        """It begins at `now_ns`, for the step under way, too."""
+        self._pace = pace
+        if self._under_way:
+            self._end_ns = pace.when_ns(self._due_ns, self.now_ns)
 
     def run(self, now_ns: int) -> None:
         """Let happen what is due by `now_ns`."""
         while (due := self._event_ns()) is not None and due <= now_ns:
-            self._now_ns = due
+            self.now_ns = due
             while self._coming and self._coming[0][0] <= due:
                 self._arrive(self._coming.popleft()[1])
             if due == self._end_ns:
@@ -94,7 +104,7 @@ class Stepped:
             elif self._wake_ns is not None:
                 self._fill()
             self._wake_ns = None
-        self._now_ns = max(self._now_ns, now_ns)
+        self.now_ns = max(self.now_ns, now_ns)
 
     def _event_ns(self) -> int | None:
         due = self._end_ns if self._wake_ns is None else self._wake_ns
@@ -105,7 +115,8 @@ class Stepped:
     def _end_step(self) -> None:
         step, batch = self._under_way.popleft()
         self._end_ns = None
-        outbox, now = self._outbox, self._now_ns
+        outbox, now = self._outbox, self.now_ns
+        self._busy_ns += now - self._begun_ns
         for sequence in self._scheduler.update(step, self._accept(step)):
             outbox.stamp(sequence, now)
         outbox.close_step(batch)
@@ -118,15 +129,16 @@ class Stepped:
             if step.works:
                 for sequence in step.admitted:
                     if not sequence.preemptions:
-                        sequence.scheduled_ns = self._now_ns
+                        sequence.scheduled_ns = self.now_ns
                 self._under_way.append((step, step.batch()))
                 if len(self._under_way) == 1:
                     self._begin()
 
     def _begin(self) -> None:
         length_ns = self._law.step_ns(self._under_way[0][1], self._deck.draw())
-        self._busy_ns += length_ns
-        self._end_ns = self._now_ns + length_ns
+        self._begun_ns = self.now_ns
+        self._due_ns = self._pace.done_ns(self.now_ns) + length_ns
+        self._end_ns = self._pace.when_ns(self._due_ns, self.now_ns)
 
     def _accept(self, step: Step) -> dict[int, int] | None:
         """How many drafts of each sequence are right: the run of successes before the first failure."""

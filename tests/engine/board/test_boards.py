@@ -1,5 +1,6 @@
 import itertools
 import re
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -190,10 +191,84 @@ def test_the_log_file_is_the_log_and_grows(tmp_path: Path) -> None:
     assert board.log[-1] == "[    1.000000] amdgpu: Failed to allocate kfd ring buffer: -12"
 
 
+# Documentation/ABI/testing/dev-kmsg: priority (facility 0 · 8 + level), sequence, microseconds, flags; its device.
+RECORDS = """\
+6,0,0,-;[drm] amdgpu kernel modesetting enabled.
+3,1,1000000,-;amdgpu: Failed to allocate kfd ring buffer: -12
+6,102,2000000,-;pcieport 0000:00:01.1: AER: Multiple Corrected error message received from 0000:00:01.1
+ SUBSYSTEM=pci
+ DEVICE=+pci:0000:00:01.1
+3,103,3000000,-;amdgpu 0000:43:00.0: amdgpu: ring comp_1.0.1 timeout, signaled seq=1204, emitted seq=1206
+ SUBSYSTEM=pci
+ DEVICE=+pci:0000:43:00.0
+3,104,3000039,-;amdgpu 0000:43:00.0: amdgpu: Process information: process cadenza pid 4321 thread cadenza pid 4321
+ SUBSYSTEM=pci
+ DEVICE=+pci:0000:43:00.0
+6,105,3000054,-;amdgpu 0000:43:00.0: amdgpu: GPU reset begin!
+ SUBSYSTEM=pci
+ DEVICE=+pci:0000:43:00.0
+6,106,3439000,-;amdgpu 0000:43:00.0: amdgpu: MODE1 reset
+ SUBSYSTEM=pci
+ DEVICE=+pci:0000:43:00.0
+6,107,3959000,-;amdgpu 0000:43:00.0: amdgpu: GPU reset succeeded, trying to resume
+ SUBSYSTEM=pci
+ DEVICE=+pci:0000:43:00.0
+6,108,4809000,-;amdgpu 0000:43:00.0: amdgpu: GPU reset(1) succeeded!
+ SUBSYSTEM=pci
+ DEVICE=+pci:0000:43:00.0
+"""
+
+
+def test_the_records_are_those_of_the_kernel_and_the_same_lines_as_the_text(tmp_path: Path) -> None:
+    board = pair()
+    for text in ("kfd-oom@1", "log-overrun@2", "ring-timeout:1@3"):
+        board.inject(parse_fault(text), 0)
+    for half in range(12):
+        board.advance(half * SECOND // 2, [IDLE] * 2)
+        board.write(tmp_path)
+    assert (tmp_path / "dev" / "kmsg").read_text() == RECORDS
+    texts = [line.partition(";")[2] for line in RECORDS.splitlines() if not line.startswith(" ")]
+    lines = (tmp_path / "kernel.log").read_text().splitlines()
+    assert [line.partition("] ")[2] for line in lines] == texts
+
+
+def test_the_log_goes_round_whatever_became_of_the_cards(tmp_path: Path) -> None:
+    board = pair()
+    for text in ("fallen-off:0@1", "fallen-off:1@1", "log-overrun@5", "log-overrun@6"):
+        board.inject(parse_fault(text), 0)
+    board.advance(7 * SECOND, [IDLE] * 2)
+    board.write(tmp_path)
+    numbers = [
+        int(line.split(",")[1]) for line in (tmp_path / "dev" / "kmsg").read_text().splitlines() if line[0] != " "
+    ]
+    assert numbers == [*range(11), 10 + 101, 10 + 202]
+
+
+def test_a_new_boards_records_are_another_file(tmp_path: Path) -> None:
+    pair().write(tmp_path)
+    kmsg = tmp_path / "dev" / "kmsg"
+    with kmsg.open("rb") as old:
+        pair(5 * SECOND).write(tmp_path)
+        assert old.read() == b"6,0,0,-;[drm] amdgpu kernel modesetting enabled.\n"
+    assert kmsg.read_bytes() == b"6,0,5000000,-;[drm] amdgpu kernel modesetting enabled.\n"
+
+
+def test_another_folders_records_are_not_begun_anew_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "kmsg").write_text("mine")
+    root = tmp_path / "board"
+    pair().write(root)
+    shutil.rmtree(root / "dev")
+    (root / "dev").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="link"):
+        pair().write(root)
+    assert (tmp_path / "elsewhere" / "kmsg").read_text() == "mine"
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     cuts=st.lists(st.integers(1, 20 * SECOND), max_size=15),
-    kinds=st.lists(st.sampled_from(["overheat", "ring-timeout", "fallen-off", "kfd-oom"]), max_size=3),
+    kinds=st.lists(st.sampled_from(["overheat", "ring-timeout", "fallen-off", "kfd-oom", "log-overrun"]), max_size=3),
     at_ns=st.integers(0, 15 * SECOND),
 )
 def test_states_and_log_do_not_depend_on_how_often_one_looks(cuts: list[int], kinds: list[str], at_ns: int) -> None:
@@ -206,6 +281,7 @@ def test_states_and_log_do_not_depend_on_how_often_one_looks(cuts: list[int], ki
     for board in boards:
         board.advance(21 * SECOND, soak(board))
     assert boards[0].log == boards[1].log
+    assert boards[0]._log == boards[1]._log
     for one, other in zip(boards[0].read(), boards[1].read(), strict=True):
         assert (one.edge_c, one.junction_c, one.memory_c) == pytest.approx(
             (other.edge_c, other.junction_c, other.memory_c), abs=1e-9

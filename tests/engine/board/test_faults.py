@@ -6,8 +6,11 @@ import pytest
 from cadenza.engine.board.faults import (
     Fault,
     Line,
+    Message,
     fall_off,
+    overrun,
     parse_fault,
+    record,
     run_out,
     shut_down,
     stamp,
@@ -29,6 +32,7 @@ SECOND = 10**9
         ("fallen-off:1", Fault("fallen-off", 1, 0)),
         ("ring-timeout@1.5", Fault("ring-timeout", 0, 1_500_000_000)),
         ("kfd-oom:7@0s", Fault("kfd-oom", 7, 0)),
+        ("log-overrun@2", Fault("log-overrun", 0, 2 * SECOND)),
     ],
 )
 def test_a_fault_is_read(text: str, fault: Fault) -> None:
@@ -39,7 +43,7 @@ def test_a_fault_is_read(text: str, fault: Fault) -> None:
     ("text", "says"),
     [
         ("", "no fault is called ''"),
-        ("melt:0", "no fault is called 'melt'; there are: overheat, fallen-off, ring-timeout, kfd-oom"),
+        ("melt:0", "no fault is called 'melt'; there are: overheat, fallen-off, ring-timeout, kfd-oom, log-overrun"),
         ("overheat:", "the card is a number from 0 on, not ''"),
         ("overheat:-1", "not '-1'"),
         ("overheat:x@5", "not 'x'"),
@@ -49,6 +53,8 @@ def test_a_fault_is_read(text: str, fault: Fault) -> None:
         ("overheat@-1s", "not '-1s'"),
         ("overheat@nan", "not 'nan'"),
         ("overheat@inf", "not 'inf'"),
+        ("log-overrun:1", "the log is no card's; leave ':1' out"),
+        ("log-overrun:@5", "leave ':' out"),
     ],
 )
 def test_a_fault_that_makes_no_sense_is_a_usage_error_that_says_why(text: str, says: str) -> None:
@@ -60,6 +66,17 @@ def test_a_fault_that_makes_no_sense_is_a_usage_error_that_says_why(text: str, s
 def test_a_stamp_is_dmesgs() -> None:
     assert stamp(812_101_001_000, "x") == "[  812.101001] x"
     assert stamp(123_456 * SECOND + 999, "x") == "[123456.000000] x"
+
+
+def test_a_record_is_the_kernels() -> None:
+    """Documentation/ABI/testing/dev-kmsg: its own second example, then what is escaped and whom a driver speaks of."""
+    assert record(Message(5_140_900_999, 339, 6, "NET: Registered protocol family 10")) == (
+        b"6,339,5140900,-;NET: Registered protocol family 10\n"
+    )
+    assert record(Message(0, 0, 4, "a\n \\\x7fü~")) == b"4,0,0,-;a\\x0a \\x5c\\x7f\\xc3\\xbc~\n"
+    assert record(Message(1000, 1, 3, "amdgpu 0000:43:00.0: amdgpu: x")) == (
+        b"3,1,1,-;amdgpu 0000:43:00.0: amdgpu: x\n SUBSYSTEM=pci\n DEVICE=+pci:0000:43:00.0\n"
+    )
 
 
 def shape(text: str) -> str:
@@ -94,3 +111,9 @@ def test_every_line_has_the_form_of_one_in_the_sample_log(lines: list[Line]) -> 
 def test_the_reports_line_of_the_ring_buffer_is_there_word_for_word() -> None:
     (line,) = run_out()
     assert line.text.endswith("Failed to allocate kfd ring buffer: -12")
+
+
+def test_a_ring_buffer_that_goes_round_leaves_the_line_after_those_that_are_gone() -> None:
+    (line,) = overrun()
+    assert shape(line.text) == "pcieport SLOT: AER: Multiple Corrected error message received from SLOT"
+    assert line.vanished == 100

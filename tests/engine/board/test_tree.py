@@ -196,7 +196,10 @@ def test_the_folder_says_that_it_is_simulated(tmp_path: Path) -> None:
     working("mi50-32gb").write(tmp_path / "board")
     root = tmp_path / "board"
     assert "SIMULATED" in (root / "SIMULATED").read_text()
-    assert {path.name for path in root.iterdir() if not path.name.startswith(".")} == {"SIMULATED", "sys", "kernel.log"}
+    assert {path.name for path in root.iterdir() if not path.name.startswith(".")} == {
+        *("SIMULATED", "sys", "dev", "kernel.log")
+    }
+    assert [path.name for path in (root / "dev").iterdir()] == ["kmsg"]
 
 
 def test_a_folder_of_someone_else_is_left_alone(tmp_path: Path) -> None:

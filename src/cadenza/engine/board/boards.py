@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cadenza.engine.board import faults
 from cadenza.engine.board.card import IDLE, Activity, Card, load
-from cadenza.engine.board.faults import Fault, Line
+from cadenza.engine.board.faults import Fault, Line, Message
 from cadenza.engine.board.state import BUSES, CardState, Seat, Status, read, seat
 from cadenza.engine.board.sysfs import Tree, board_texts
 from cadenza.engine.board.thermal import ThermalModel
@@ -56,8 +56,9 @@ class Board:
         self._now_ns: int | None = None
         self._due: list[tuple[int, int, Fault]] = []
         self._injected = 0
-        self._pending: list[tuple[int, str]] = []  # kernel lines not yet logged, also those of the near future
-        self._log: list[str] = []
+        self._pending: list[tuple[int, Line]] = []  # kernel lines not yet logged, also those of the near future
+        self._log: list[Message] = []
+        self._sequence = 0
         self._shown = 0
         self._tree: tuple[Path, Tree] | None = None
 
@@ -74,7 +75,7 @@ class Board:
     @property
     def log(self) -> tuple[str, ...]:
         """Kernel lines so far, oldest first."""
-        return tuple(self._log)
+        return tuple(faults.stamp(message.at_ns, message.text) for message in self._log)
 
     def advance(self, now_ns: int, activities: Sequence[Activity]) -> None:
         """Go to `now_ns`; `activities`, one a card, is what they did since the last call (lost ones: nothing).
@@ -104,7 +105,7 @@ class Board:
         return tuple(slot.read(self._now_ns or 0) for slot in self._slots)
 
     def write(self, root: Path) -> None:
-        """Bring the files below `root` up to date: sys/, kernel.log and SIMULATED; see docs/board.md.
+        """Bring the files below `root` up to date: sys/, dev/kmsg, kernel.log and SIMULATED; see docs/board.md.
 
         Only files whose text changed are written, each atomically. UsageError if `root` holds something else or cannot
         be written.
@@ -131,7 +132,10 @@ class Board:
             self._now_ns = now_ns
         self._pending.sort(key=lambda line: line[0])
         while self._pending and self._pending[0][0] <= self._now_ns:
-            self._log.append(faults.stamp(*self._pending.pop(0)))
+            at_ns, line = self._pending.pop(0)
+            self._sequence += line.vanished
+            self._log.append(Message(at_ns, self._sequence, line.level, line.text))
+            self._sequence += 1
 
     def _work(self, slot: _Slot, activity: Activity, now_ns: int) -> None:
         """Advance one card, which rests while it is being reset."""
@@ -153,6 +157,9 @@ class Board:
             slot.activity = IDLE
 
     def _strike(self, fault: Fault, now_ns: int) -> None:
+        if fault.kind == "log-overrun":
+            self._say(now_ns, faults.overrun())
+            return
         slot = self._slots[fault.card]
         if slot.model.lost:
             return
@@ -170,4 +177,4 @@ class Board:
             self._say(now_ns, faults.run_out())
 
     def _say(self, now_ns: int, lines: Sequence[Line]) -> None:
-        self._pending += [(now_ns + line.after_us * 1000, line.text) for line in lines]
+        self._pending += [(now_ns + line.after_us * 1000, line) for line in lines]

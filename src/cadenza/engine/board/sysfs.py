@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cadenza.engine.board.drm import drm_texts
+from cadenza.engine.board.faults import Message, record, stamp
 from cadenza.engine.board.kfd import kfd_texts
 from cadenza.engine.board.state import Member, Texts
 from cadenza.errors import UsageError
@@ -17,7 +18,8 @@ from cadenza.errors import UsageError
 NOTICE = """This folder is SIMULATED: cadenza's embedded engine writes it, no GPU was measured.
 
 sys/         an amdgpu sysfs and KFD tree that follows the engine's load, for collectors that take a sysfs root
-kernel.log   the kernel lines of injected and simulated faults, stamped on the engine's clock
+dev/kmsg     the kernel lines of injected and simulated faults, stamped on the engine's clock, as records
+kernel.log   the same lines as dmesg prints them
 """
 
 
@@ -51,12 +53,18 @@ class Tree:
             root.mkdir(parents=True, exist_ok=True)
             (root / "SIMULATED").write_text(NOTICE, encoding="utf-8")
             shutil.rmtree(root / "sys", ignore_errors=True)
+            if (root / "dev").is_symlink():
+                raise UsageError(f"the board folder {root} holds a link to a dev folder; name a new or an empty folder")
+            (root / "dev").mkdir(exist_ok=True)
+            # A new file: whoever follows the old one sees that another has begun, however fast it grows.
+            Path(self._fresh).write_bytes(b"")
+            Path(self._fresh).replace(root / "dev" / "kmsg")
             (root / "kernel.log").write_bytes(b"")
         except OSError as error:
             raise UsageError(f"the board folder {root} cannot be written: {error}") from None
 
-    def update(self, texts: Texts, log: Sequence[str]) -> None:
-        """Make the tree hold exactly `texts`, and append `log`. UsageError if the folder cannot be written."""
+    def update(self, texts: Texts, log: Sequence[Message]) -> None:
+        """Make the tree hold exactly `texts`, and append `log` to both logs. UsageError if they cannot be written."""
         try:
             for name in self._written.keys() - texts.keys():
                 self._remove(name, texts)
@@ -65,10 +73,14 @@ class Tree:
                     self._replace(name, data)
             self._written = texts
             if log:
-                with (self._root / "kernel.log").open("ab") as file:
-                    file.write("".join(f"{line}\n" for line in log).encode())
+                self._append("kernel.log", "".join(f"{stamp(line.at_ns, line.text)}\n" for line in log).encode())
+                self._append("dev/kmsg", b"".join(map(record, log)))
         except OSError as error:
             raise UsageError(f"the board folder {self._root} cannot be written: {error}") from None
+
+    def _append(self, name: str, data: bytes) -> None:
+        with (self._root / name).open("ab", buffering=0) as file:
+            file.write(data)
 
     def _replace(self, name: str, data: bytes) -> None:
         path = f"{self._sys}/{name}"
