@@ -101,7 +101,8 @@ class Site:
         self.keep(self.start("engine", "engine", *show, *LIMITS, *FAULTS), f"{self.url}/health")
         if not (board / "proc").exists():
             (board / "proc").symlink_to("/proc")  # the board has no host; this machine's is as good as any
-        read = ("--root", str(board), "--kernel-log", str(board / "kernel.log"), "--interval", "0.2")
+        read = ("--root", str(board), "--interval", "0.2")
+        read += ("--runs", str(folder))
         self.keep(self.start("exporter", "exporter", "--listen", exporter, *read), f"http://{exporter}/metrics")
         self.prometheus = Prometheus(f"http://{prometheus}")
         self.keep(self.start("up", "observe", "up", str(bundle)), f"http://{prometheus}/-/ready")

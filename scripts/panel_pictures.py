@@ -4,6 +4,7 @@ import io
 import math
 import re
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,7 +33,7 @@ WIDTH_IN, COLUMNS = 16.0, 24
 LINE_IN, GAP_IN, HEAD_IN = 0.36, 0.04, 0.9
 LEGEND_IN = 0.165
 INK, PALE, RULE, PAGE = "#24292e", "#6a737d", "#d8dbe0", "#f4f5f7"
-COLOURS = {"green": "#3f9142", "orange": "#e8820c", "red": "#d62f3a", "blue": "#3274d9"}
+COLOURS = {"green": "#3f9142", "orange": "#e8820c", "red": "#d62f3a", "blue": "#3274d9", "purple": "#8f3bb8"}
 LINES = ("#5b9f4a", "#e0a400", "#33a2c4", "#ef7d3a", "#d0403a", "#1f60c4", "#a2409a", "#6b589c", "#33691e", "#b8860b")
 BLUES = LinearSegmentedColormap.from_list("blues", ["#e3eefb", "#08306b"])
 # Grafana's units: suffix, and the step from one prefix to the next.
@@ -65,6 +66,8 @@ def say(value: float, unit: str) -> str:
     """A value with its unit as Grafana writes it: three digits, and a prefix."""
     if not math.isfinite(value):
         return "+Inf" if value > 0 else "NaN"
+    if unit in ("none", "dateTimeAsIso"):
+        return f"{value:.0f}" if unit == "none" else f"{datetime.fromtimestamp(value // 1000, UTC):%F %T}"
     if unit == "percentunit":
         return f"{100 * value:.3g}%"
     if unit == "s":
@@ -298,7 +301,11 @@ def draw_lines(sheet: Sheet, panel: Json, box: Box) -> bool:
     unit, custom = defaults["unit"], defaults["custom"]
     colours = [LINES[i % len(LINES)] for i in range(len(lines))]
     figures = [[say(float(f), unit) for f in (line.known.mean(), line.known.max(), line.known[-1])] for line in lines]
-    foot = draw_legend(sheet, list(zip(colours, (line.name for line in lines), strict=True)), figures, box)
+    told = [(colour, line.name) for colour, line in zip(colours, lines, strict=True)]
+    order = range(len(lines))
+    if panel["options"]["legend"].get("sortBy") == "Last *":
+        order = sorted(order, key=lambda i: -lines[i].known[-1])
+    foot = draw_legend(sheet, [told[i] for i in order], [figures[i] for i in order], box)
     axes = sheet.axes(x + 0.68, y + 0.06, width - 0.82, height - foot - 0.38)
     dress(sheet, axes)
     base: Floats = np.zeros(lines[0].values.size)

@@ -20,7 +20,11 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from cadenza.cli import exporter
 from cadenza.engine.board.boards import Board
 from cadenza.errors import UsageError
+from cadenza.record import PointStatus
+from cadenza.store.manifest import RunStatus
+from cadenza.store.rundir import create_run
 from cadenza.telemetry.reading import Collected, Reading
+from support.runs import manifest
 
 ADDRESS = "0000:43:00.0"
 
@@ -95,6 +99,8 @@ def test_the_articles_names_are_added_on_request(capsys: pytest.CaptureFixture[s
         ["--web-config", "/does/not/exist"],
         ["--smi-json", "/does/not/exist"],
         ["--kernel-log", "/does/not/exist"],
+        ["--runs", "/does/not/exist"],
+        ["--runs", "/dev/null"],
     ],
 )
 def test_what_makes_no_sense_is_a_usage_error(argv: list[str]) -> None:
@@ -119,6 +125,27 @@ def test_a_tools_text_comes_after_the_files(root: Path, tmp_path: Path) -> None:
     text.write_text("{}")
     found = names("--root", str(root), "--smi-json", str(text))
     assert found.index("smi") > found.index("amdgpu")
+
+
+def test_runs_are_told_on_request_while_they_go_on(
+    root: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("runs")
+    assert "runs" not in names("--root", str(root))
+    writer = create_run(folder / "r1", manifest())
+    writer.manifest.points[0].status = PointStatus.RUNNING
+    writer.save_manifest()
+    page = ("--once", "--root", str(root), "--interval", "0.05", "--runs", str(folder))
+    assert run(*page) == 0
+    out = capsys.readouterr().out
+    assert '\ncadenza_run_info{concurrency="1",load="C = 1",model="m",point="1",run="r1"} 1.0\n' in out
+    assert '\ncadenza_collector_success{collector="runs"} 1.0\n' in out
+    writer.close(RunStatus.COMPLETE)
+    assert run(*page) == 0
+    out = capsys.readouterr().out
+    assert "\ncadenza_runs_running 0.0\n" in out
+    assert '\ncadenza_collector_success{collector="runs"} 1.0\n' in out
+    assert "r1" not in out
 
 
 def test_one_page_of_a_board_has_both_cards(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from cadenza.observe.grafana import COLUMNS
 from cadenza.observe.lint import all_panels, fill_variables, lint, lint_dashboard
 from cadenza.observe.rules import RECORDED
 from cadenza.observe.settings import Settings
+from cadenza.telemetry.families import FAMILIES
 
 # Units by Grafana's names (packages/grafana-data/src/valueFormats/categories.ts).
 UNITS = {
@@ -64,6 +66,28 @@ def test_the_cards_have_a_row_each() -> None:
     rows = [panel for panel in DASHBOARDS["gpu"]()["panels"] if panel["type"] == "row"]
     assert rows[0]["repeat"] == "gpu"
     assert [row.get("repeat") for row in rows[1:]] == [None] * (len(rows) - 1)
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_runs_are_marked_by_name_with_labels_that_their_series_has(name: str) -> None:
+    """Grafana writes a label's name in place of a label that is not there."""
+    (note,) = [one for one in DASHBOARDS[name]()["annotations"]["list"] if one["name"] == "Runs"]
+    assert note["titleFormat"] == "{{run}}"
+    used = set(re.findall(r"{{(\w+)}}", note["titleFormat"] + note["textFormat"]))
+    assert {"model", "load"} <= used <= {"node", *FAMILIES["cadenza_run_info"].labels}
+    assert used <= set(re.split(r"\W+", note["expr"]))
+    assert note["expr"] == note["target"]["expr"]
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_what_idles_comes_last_in_the_legends(name: str) -> None:
+    """`Last *` is what Grafana calls the column of lastNotNull (transformations/fieldReducer.ts)."""
+    graphs = [panel for panel in all_panels(DASHBOARDS[name]()) if panel["type"] == "timeseries"]
+    assert graphs
+    for panel in graphs:
+        legend = panel["options"]["legend"]
+        assert (legend["displayMode"], legend["sortBy"], legend["sortDesc"]) == ("table", "Last *", True)
+        assert "lastNotNull" in legend["calcs"]
 
 
 def first_panel(dashboard: dict[str, Any]) -> dict[str, Any]:

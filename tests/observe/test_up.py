@@ -103,6 +103,7 @@ def test_an_address_beyond_this_machine_is_refused(tmp_path: Path, monkeypatch: 
             "prometheus: warn: Head GC took long",
         ),
         (PROMETHEUS, 'ts=x level=warn msg="Received SIGTERM, exiting gracefully..."', None),
+        (PROMETHEUS, 'time=x level=WARN msg="Received an OS signal, exiting gracefully..." signal=terminated', None),
         (PROMETHEUS, "panic: runtime error", "prometheus: panic: runtime error"),
         (PROMETHEUS, "\n", None),
     ],

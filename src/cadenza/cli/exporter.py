@@ -10,13 +10,15 @@ from pathlib import Path
 from cadenza import __version__
 from cadenza.cli.signals import stop_on_signals
 from cadenza.errors import UsageError
+from cadenza.sweep.announce import RunCollector
 from cadenza.telemetry import amd_smi, rocm_smi
 from cadenza.telemetry.amdgpu import AmdgpuCollector
 from cadenza.telemetry.drm import find_cards
 from cadenza.telemetry.exporter import DEFAULT_LISTEN, Server, is_loopback, listen, parse_listen, url_of
 from cadenza.telemetry.exposition import Table, render, tabulate
 from cadenza.telemetry.host import HostCollector
-from cadenza.telemetry.kernel_log import KernelLog, LogFile, find_log
+from cadenza.telemetry.kernel_log import KernelLog
+from cadenza.telemetry.kernel_sources import LogFile, find_log
 from cadenza.telemetry.nvml import NvmlCollector
 from cadenza.telemetry.pages import Site
 from cadenza.telemetry.pcie import PcieBandwidth
@@ -51,6 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--kernel-log", default="auto", metavar="FILE", help="a file as dmesg writes it, auto or none (default: auto)"
     )
     what.add_argument("--processes", action="store_true", help="tell each compute process's memory and copies")
+    what.add_argument("--runs", type=Path, metavar="DIR", help="tell which run in this folder goes on, and its point")
     how = parser.add_argument_group("how")
     how.add_argument(
         "--interval", type=float, default=DEFAULT_INTERVAL_S, metavar="S", help="between looks (default: %(default)s)"
@@ -69,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
         )
     if not args.root.is_dir():
         raise UsageError(f"--root {args.root} is no folder")
+    if args.runs is not None and not args.runs.is_dir():
+        raise UsageError(f"--runs {args.runs} is no folder: name the one that runs are kept in, as for `cadenza ls`")
     _check_file("--smi-json", args.smi_json)
     _check_file("--kernel-log", None if args.kernel_log in ("auto", "none") else args.kernel_log)
     host, port = parse_listen(args.listen)
@@ -131,6 +136,8 @@ def find_collectors(args: argparse.Namespace) -> list[Collector]:
         source = find_log(root) if args.kernel_log == "auto" else LogFile(Path(args.kernel_log))
         found.append(KernelLog(source, [card.gpu for card in cards]))
     found.append(HostCollector(root))
+    if args.runs is not None:
+        found.append(RunCollector(args.runs))
     return found
 
 

@@ -1,7 +1,7 @@
 """The dashboard of the cards, each in a row of its own; the kernel log, the host and the exporter under them."""
 
 from cadenza.observe.grafana import Json, Panel, Query, Section, dashboard
-from cadenza.observe.panels import ALERT_NOTE, EVENT_NOTE, GPUS, LOAD_NOTE, NODES, OF_CARD, ON_NODE, WINDOW
+from cadenza.observe.panels import ALERT_NOTE, EVENT_NOTE, GPUS, LOAD_NOTE, NODES, OF_CARD, ON_NODE, RUN_NOTE, WINDOW
 from cadenza.observe.rules import CRITICAL, VRAM
 from cadenza.observe.vocabulary import card, card_rate
 
@@ -18,7 +18,7 @@ def gpu() -> Json:
     )
     text = "Each card in a row of its own, by PCI address; the host under it; what the exporter could not read."
     return dashboard(
-        "cadenza-gpu", "cadenza: cards", text, sections, (NODES, GPUS), (LOAD_NOTE, ALERT_NOTE, EVENT_NOTE)
+        "cadenza-gpu", "cadenza: cards", text, sections, (NODES, GPUS), (LOAD_NOTE, RUN_NOTE, ALERT_NOTE, EVENT_NOTE)
     )
 
 
@@ -72,7 +72,7 @@ def _kernel() -> tuple[Panel, ...]:
     since = "Kernel events since the exporter started"
     return (
         Panel(since, (events,), width=12, empty="none"),
-        Panel("Kernel log lines lost", (lost,), width=12, empty="told of /dev/kmsg only"),
+        Panel("Kernel log lines lost", (lost,), width=12, empty="the journal and dmesg's text do not tell"),
     )
 
 

@@ -211,13 +211,36 @@ _EXPORTERS = (
 
 
 class Recorded(NamedTuple):
-    """What a recording rule gives at one minute and a half."""
+    """What a recording rule gives at `at`; `value` None: nothing. `expr`: of that series, asked in its place."""
 
     record: str
     why: str
     samples: Samples
     labels: dict[str, str]
-    value: float
+    value: float | None
+    at: str = "1m30s"
+    expr: str = ""
+
+
+def _energy() -> tuple[Recorded, ...]:
+    """100 W all the time; nobody for five minutes, then 50 tokens a second for five, then nobody: 2 J a token."""
+    name = "node:gpu_energy_per_token:joules"
+    load = {
+        f'amdgpu_power_watts{{{_CARD},type="average"}}': "100x90",
+        f"vllm:generation_tokens_total{{{_MODEL}}}": "0x29 0+500x30 15000x30",
+        f"vllm:num_requests_running{{{_MODEL}}}": "0x29 0 1x29 0x30",
+    }
+    node = {"node": "box"}
+    return (
+        Recorded(name, "nobody asks", load, node, None, "5m"),
+        Recorded(name, "the first minute has a pause in it", load, node, None, "5m50s"),
+        Recorded(name, "100 W over 50 tokens a second, after a minute", load, node, 2, "6m10s"),
+        Recorded(name, "the same at the end", load, node, 2, "9m50s"),
+        Recorded(name, "the last minute ends in a pause", load, node, None, "10m10s"),
+        Recorded(name, "known for less than a minute", load | _speed(500, 1), node, None, "50s"),
+        Recorded(name, "never more", load, node, 2, "14m", f"max_over_time({name}[14m])"),
+        Recorded(name, "never less", load, node, 2, "14m", f"min_over_time({name}[14m])"),
+    )
 
 
 RECORDED_CASES = (
@@ -290,9 +313,38 @@ RECORDED_CASES = (
         {
             f'amdgpu_power_watts{{{_CARD},type="average"}}': "180x20",
             f'nvidia_power_watts{{{_OTHER_CARD},type="average"}}': "220x20",
-            f"vllm:generation_tokens_total{{{_MODEL}}}": "0+500x20",
-        },
+        }
+        | _speed(500, 1),
         {"node": "box"},
         8,
+    ),
+    Recorded(
+        "node:gpu_energy_per_token:joules",
+        "180 W, and 1,200 J in ten seconds by the other card's counter, over 50 tokens a second",
+        {
+            f'amdgpu_power_watts{{{_CARD},type="average"}}': "180x20",
+            f"amdgpu_energy_joules_total{{{_CARD}}}": "5x20",  # one that stands still tells nothing
+            f'nvidia_power_watts{{{_OTHER_CARD},type="average"}}': "220x20",
+            f"nvidia_energy_joules_total{{{_OTHER_CARD}}}": "0+1200x20",
+        }
+        | _speed(500, 1),
+        {"node": "box"},
+        6,
+    ),
+    *_energy(),
+    Recorded(
+        "run:engine_generation_tokens:rate1m",
+        "two servers of the run's model make 50 and 12 tokens a second, another model is another matter",
+        {
+            'cadenza_run_info{job="exporter",instance="desk:9101",node="desk",run="r",point="1",model="m",'
+            'concurrency="8",load="C = 8"}': "1x20",
+            f"vllm:generation_tokens_total{{{_MODEL}}}": "0+500x20",
+            'vllm:generation_tokens_total{job="engine",instance="rack:8000",node="rack",model_name="m",engine="0"}': (
+                "0+120x20"
+            ),
+            f'vllm:generation_tokens_total{{{_ENGINE},model_name="other",engine="0"}}': "0+900x20",
+        },
+        {"node": "desk", "run": "r", "model": "m"},
+        62,
     ),
 )

@@ -1,7 +1,7 @@
 """The dashboard of everything: every node, engine and card at a glance."""
 
 from cadenza.observe.grafana import Json, Panel, Query, Section, dashboard
-from cadenza.observe.panels import ALERT_NOTE, CARD, EVENT_NOTE, LOAD_NOTE, MODEL, NODES, ON_NODE, gauge
+from cadenza.observe.panels import ALERT_NOTE, CARD, EVENT_NOTE, LOAD_NOTE, MODEL, NODES, ON_NODE, RUN_NOTE, gauge
 from cadenza.observe.vocabulary import card
 
 _FIRING = f'sort_desc(sum by (severity, alertname, node, instance, gpu) (ALERTS{{alertstate="firing",{ON_NODE}}}))'
@@ -17,9 +17,9 @@ def cluster() -> Json:
         Section("Engines", _engines()),
         Section("Cards", _cards()),
     )
-    text = "Every engine and card at a glance. Blue regions: load; red: alerts."
+    text = "Every engine and card at a glance. Blue regions: load; purple: runs by name; red: alerts."
     return dashboard(
-        "cadenza-cluster", "cadenza: cluster", text, sections, (NODES,), (LOAD_NOTE, ALERT_NOTE, EVENT_NOTE)
+        "cadenza-cluster", "cadenza: cluster", text, sections, (NODES,), (LOAD_NOTE, RUN_NOTE, ALERT_NOTE, EVENT_NOTE)
     )
 
 
@@ -31,6 +31,7 @@ def _figures() -> tuple[Panel, ...]:
     def total(record: str) -> str:
         return f"sum({record}{{{ON_NODE}}})"
 
+    pause = "no minute without a pause"
     wanted = (
         ("Engines that answer", answering("engine"), "percentunit", "none"),
         ("Exporters that answer", answering("exporter"), "percentunit", "none"),
@@ -39,7 +40,7 @@ def _figures() -> tuple[Panel, ...]:
         ("Requests running", total("model:engine_requests_running:sum"), "short", "no engine"),
         ("Requests waiting", total("model:engine_requests_waiting:sum"), "short", "no engine"),
         ("Power of the cards", total("node:gpu_power_watts:sum"), "watt", "no card"),
-        ("Energy per token", f"max(node:gpu_energy_per_token:joules{{{ON_NODE}}})", "joule", "no traffic"),
+        ("Energy per token", f"max(node:gpu_energy_per_token:joules{{{ON_NODE}}})", "joule", pause),
     )
     return tuple(
         Panel(title, (Query(expr),), unit, "stat", width=3, height=4, empty=empty)

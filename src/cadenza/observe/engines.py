@@ -11,6 +11,7 @@ from cadenza.observe.panels import (
     NODES,
     OF_MODEL,
     ON_NODE,
+    RUN_NOTE,
     WINDOW,
     gauge,
     quantiles,
@@ -29,7 +30,7 @@ def engine() -> Json:
     )
     text = "One engine from the inside: vLLM in full, SGLang and llama.cpp as far as they tell it."
     variables = (NODES, INSTANCES, MODELS)
-    return dashboard("cadenza-engine", "cadenza: engine", text, sections, variables, (LOAD_NOTE, ALERT_NOTE))
+    return dashboard("cadenza-engine", "cadenza: engine", text, sections, variables, (LOAD_NOTE, RUN_NOTE, ALERT_NOTE))
 
 
 def _only_vllm(name: str) -> tuple[Query, ...]:

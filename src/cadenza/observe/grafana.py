@@ -75,17 +75,20 @@ def text_variable(name: str, label: str, value: str) -> Json:
     return {"type": "textbox", "name": name, "label": label, "query": value, "current": option, "options": [option]}
 
 
-def annotation(name: str, expr: str, text: str, colour: str, *, enable: bool = True) -> Json:
-    """A region for as long as a series of `expr` is above 0."""
+def annotation(name: str, expr: str, text: str, colour: str, title: str = "") -> Json:
+    """A region for as long as a series of `expr` is above 0. `title`: its own, with {{label}} in it; else `name`.
+
+    Grafana writes a label's name where a series has no such label.
+    """
     return {
         "name": name,
         "datasource": DATASOURCE,
-        "enable": enable,
+        "enable": True,
         "hide": False,
         "iconColor": colour,
         "expr": expr,
         "step": "5s",
-        "titleFormat": name,
+        "titleFormat": title or name,
         "textFormat": text,
         "target": {"expr": expr, "refId": "Anno", "interval": "5s"},
     }
@@ -226,7 +229,8 @@ def _defaults(panel: Panel) -> Json:
         defaults["custom"] = {
             "drawStyle": "line",
             "lineWidth": 1,
-            "fillOpacity": 20 if panel.stacked else 5,
+            # Areas help where they add up or stand alone, and hide each other where curves cross.
+            "fillOpacity": 30 if panel.stacked else 10 if len(panel.queries) == 1 else 0,
             "showPoints": "never",
             "spanNulls": False,
             "stacking": {"mode": "normal" if panel.stacked else "none", "group": "A"},
@@ -269,9 +273,13 @@ def _options(panel: Panel) -> Json:
         "placement": "bottom",
         "showLegend": True,
         "calcs": ["mean", "max", "lastNotNull"],
+        # By the last value: models and cards that idle come last.
+        "sortBy": "Last *",
+        "sortDesc": True,
     }
     if panel.type == "state-timeline":
-        return {"mergeValues": True, "showValue": "never", "legend": legend | {"displayMode": "list", "calcs": []}}
+        names = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
+        return {"mergeValues": True, "showValue": "never", "legend": names}
     return {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
 
 

@@ -17,18 +17,27 @@ MODELS = variable(
 )
 GPUS = variable("gpu", "Card", 'label_values(gpu:busy:ratio{node=~"$node"}, gpu)')
 
-# A run, as the engine sees it: for as long as requests are in it. Whoever sent them.
+# Points of a run that cadenza itself measures, told by `cadenza exporter --runs`, of whichever node its client is on.
+RUN_NOTE = annotation(
+    "Runs",
+    "max by (node, run, point, model, load) (cadenza_run_info)",
+    "point {{point}}: {{model}}, {{load}}",
+    "purple",
+    title="{{run}}",
+)
+# Load, as the engine sees it: for as long as requests are in it. Whoever sent them.
 LOAD_NOTE = annotation(
     "Load",
     'sum by (node, instance, model_name) (model:engine_requests_in_system:sum{node=~"$node"}) > 0',
     "{{model_name}} at {{instance}}",
     "blue",
 )
+# Of what, say the tags, which are all values of labels.
 ALERT_NOTE = annotation(
-    "Alerts", 'ALERTS{alertstate="firing",severity=~"critical|warning"}', "{{alertname}} {{instance}} {{gpu}}", "red"
+    "Alerts", 'ALERTS{alertstate="firing",severity=~"critical|warning"}', "{{severity}}", "red", title="{{alertname}}"
 )
 EVENT_NOTE = annotation(
-    "Kernel events", "increase(cadenza_kernel_events_total[1m]) > 0", "{{event}} {{gpu}} on {{node}}", "orange"
+    "Kernel events", "increase(cadenza_kernel_events_total[1m]) > 0", "{{event}} on {{node}}", "orange"
 )
 
 

@@ -21,6 +21,7 @@ alone and named (`--force` overwrites them), all others are brought up to date.
 prometheus alertmanager`). In the foreground, data in `{folder}/data`, on this machine alone:
 
     cadenza exporter                 on each machine with cards
+    cadenza exporter --runs runs     where sweeps are started
     cadenza observe up {folder}
 
 Prometheus is then at http://{prometheus}, Alertmanager at http://{alertmanager}. Ctrl-C stops both.
@@ -70,8 +71,9 @@ EngineSlow is {streams} requests or more. The promise in EngineFirstTokenLate is
 
 ## Runs
 
-Blue regions in the dashboards are load as the engine saw it, whoever sent it: a sweep shows as one region a point. The
-dashboard `runs` draws a time range over the same length of time some while ago. What a client saw, and what a run is
+Purple regions in the dashboards are runs of cadenza, one a point, titled with the run's name, where `cadenza exporter
+--runs DIR` tells of them; blue ones are load as the engine saw it, whoever sent it. The dashboard `runs` lists the runs
+of a day, and draws a time range over the same length of time some while ago. What a client saw, and what a run is
 worth, is in its own report: `cadenza show RUN`.
 """
 

@@ -44,8 +44,10 @@ def _alert_test(alert: Alert, case: Case) -> dict[str, object]:
 
 def _recorded_test(case: Recorded) -> dict[str, object]:
     labels = ", ".join(f'{name}="{value}"' for name, value in case.labels.items())
-    sample = {"labels": f"{case.record}{{{labels}}}", "value": case.value}
-    rule = {"expr": case.record, "eval_time": "1m30s", "exp_samples": [sample]}
+    # A function's result has no name.
+    sample = {"labels": f"{'' if case.expr else case.record}{{{labels}}}", "value": case.value}
+    samples = [] if case.value is None else [sample]
+    rule = {"expr": case.expr or case.record, "eval_time": case.at, "exp_samples": samples}
     return _test(f"{case.record}: {case.why}", case.samples) | {"promql_expr_test": [rule]}
 
 

@@ -1,12 +1,13 @@
 """Recording rules: one vocabulary over engines and cards, quantiles over a minute, joules per token.
 
-Names as Prometheus recommends: level:metric:operations. `model` is one model on one server, `gpu` one card.
+Names as Prometheus recommends: level:metric:operations. `model` is one model on one server, `gpu` one card, `run` one
+of cadenza's own.
 """
 
 from typing import NamedTuple
 
 from cadenza.observe import vocabulary as words
-from cadenza.observe.vocabulary import Series, by_model, card, now, quantile, rate
+from cadenza.observe.vocabulary import Series, by_model, card, card_rate, now, quantile, rate
 
 QUANTILES = ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
 VRAM = 'pool="vram"'
@@ -38,6 +39,12 @@ _STATE = (
         f"/ ({by_model('rate(vllm:prefix_cache_queries_total[5m])')} > 0)\n"
         f"or {by_model('sglang:cache_hit_rate', 'max')}",
     ),
+    # What the engines make of a run's model while it goes on, whoever asks: the series of a run names no engine.
+    Recording(
+        "run:engine_generation_tokens:rate1m",
+        "max by (node, run, model) (cadenza_run_info)\n* on (model) group_left ()\nsum by (model) (\n"
+        '  label_replace(model:engine_generation_tokens:rate1m, "model", "$1", "model_name", "(.+)")\n)',
+    ),
 )
 _LATENCY = tuple(
     Recording(f"model:engine_{name}_seconds:{short}_rate1m", quantile(share, series, "1m"))
@@ -57,10 +64,21 @@ _CARDS = (
         "  - ignoring (limit) (" + card("temperature_celsius") + ")\n)",
     ),
     Recording("node:gpu_power_watts:sum", "sum by (node) (gpu:power_watts:max)"),
+    # By the card's own counter where it has one that moves.
+    Recording(
+        "gpu:power_watts:mean1m",
+        f"max by (node, gpu) ({card_rate('energy_joules_total', '1m')}) > 0\nor avg_over_time(gpu:power_watts:max[1m])",
+    ),
     Recording("node:engine_generation_tokens:rate1m", "sum by (node) (model:engine_generation_tokens:rate1m)"),
+    Recording("node:engine_requests_running:sum", "sum by (node) (model:engine_requests_running:sum)"),
+    # The minute's energy over the minute's tokens, of a minute without a pause: else what the cards take while nobody
+    # asks would stand over the few tokens before and after it.
     Recording(
         "node:gpu_energy_per_token:joules",
-        "node:gpu_power_watts:sum / on (node) (node:engine_generation_tokens:rate1m > 0)",
+        "sum by (node) (gpu:power_watts:mean1m) / on (node) (node:engine_generation_tokens:rate1m > 0)\n"
+        "and on (node) min_over_time(node:engine_requests_running:sum[1m]) > 0\n"
+        # The minute has a beginning, too: after a start of Prometheus there is less than one.
+        "and on (node) node:engine_requests_running:sum offset 1m > 0",
     ),
 )
 GROUPS: dict[str, tuple[Recording, ...]] = {

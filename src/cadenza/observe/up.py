@@ -19,7 +19,8 @@ _LOOK_S = 0.1
 # logfmt: key=value key="value with \" in it"
 _FIELD = re.compile(r'(\w+)=("(?:\\.|[^"\\])*"|\S*)')
 _READY = {"prometheus": "Server is ready to receive web requests", "alertmanager": "Listening"}
-_ASKED = "Received SIGTERM"
+# Of the signal that we sent: Prometheus 2's words, and 3's.
+_ASKED = ("Received SIGTERM", "Received an OS signal")
 
 Say = Callable[[str], None]
 

@@ -133,7 +133,7 @@ _OWN = (
         "cadenza_kernel_log_lost_total",
         "counter",
         (),
-        "Kernel log records that were overwritten before they were read.",
+        "Kernel log records that were gone before they were read.",
     ),
     Family(
         "cadenza_collector_success",
@@ -146,6 +146,14 @@ _OWN = (
         "cadenza_collector_age_seconds", "gauge", ("collector",), "Since the end of that round: a stuck one grows old."
     ),
     Family("cadenza_collector_missing_total", "counter", ("collector", "reason"), "Values that were not to be had."),
+    Family("cadenza_runs_running", "gauge", (), "Runs that go on now, in the folder that is watched for them."),
+    Family("cadenza_run_start_time_seconds", "gauge", ("run",), "When a run that goes on began, since 1970."),
+    Family(
+        "cadenza_run_info",
+        "info",
+        ("run", "point", "model", "concurrency", "load"),
+        "The point that a run measures now, counted from 1; concurrency is empty where nothing bounds it.",
+    ),
     Family("cadenza_exporter_info", "info", ("version",), "This exporter."),
     Family("cadenza_exporter_scrapes_total", "counter", (), "Pages served."),
 )
