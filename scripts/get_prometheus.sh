@@ -1,20 +1,38 @@
 #!/bin/sh
 # Prometheus, promtool and Alertmanager for the tests that run them: Debian's packages, unpacked into FOLDER, no root.
-#   scripts/get_prometheus.sh FOLDER
+#   scripts/get_prometheus.sh FOLDER [SUITE]
+#   SUITE   another release of Debian than this machine's: forky has Prometheus 3, bookworm 2.42
 # Prints the folder to put on PATH; exit 1, with a sentence, where they cannot be had. Does nothing on a second run.
 set -eu
-folder=$1
+folder=$1 suite=${2:-}
 bin="$folder/usr/bin"
-if [ -x "$bin/prometheus" ]; then printf '%s\n' "$bin"; exit 0; fi
+if [ -x "$bin/prometheus" ] && [ -x "$bin/promtool" ]; then printf '%s\n' "$bin"; exit 0; fi
 command -v apt-get >/dev/null 2>&1 && command -v dpkg >/dev/null 2>&1 || {
   echo "cadenza: no apt-get here: install Prometheus from https://prometheus.io/download and put it on PATH" >&2; exit 1; }
 mkdir -p "$folder/deb"
+here=$(pwd)
 cd "$folder/deb"
-if ! apt-get download prometheus prometheus-alertmanager >download.log 2>&1; then
-  # A fresh container has no package lists yet.
-  apt-get update >>download.log 2>&1 && apt-get download prometheus prometheus-alertmanager >>download.log 2>&1 || {
-    echo "cadenza: Debian's prometheus package cannot be fetched: $(tail -1 download.log)" >&2; exit 1; }
+say_why() { echo "cadenza: Debian's prometheus package cannot be fetched: $(grep '^[EW]:' download.log | tail -1)" >&2; exit 1; }
+
+if [ -n "$suite" ]; then
+  # Lists of its own, so that nothing else on this machine sees that release.
+  mkdir -p lists/partial
+  mirror=$(sed -nE 's/^(deb .*|URIs: *)(https?:[^ ]*\/debian)\/?( .*|$)/\2/p' \
+    /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -1)
+  printf 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s %s main\n' \
+    "${mirror:-https://deb.debian.org/debian}" "$suite" >sources.list
+  apt() {
+    apt-get -o "Dir::Etc::sourcelist=$PWD/sources.list" -o Dir::Etc::sourceparts=/dev/null \
+      -o "Dir::State::lists=$PWD/lists" -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= "$@"
+  }
+else
+  apt() { apt-get "$@"; }
 fi
+# In Debian 14 promtool is a package of its own.
+fetch() { apt download prometheus prometheus-alertmanager >>download.log 2>&1 && { apt download promtool >/dev/null 2>&1 || true; }; }
+: >download.log
+# A fresh container has no package lists yet.
+fetch || { apt update >>download.log 2>&1 && fetch; } || say_why
 for package in *.deb; do dpkg -x "$package" ..; done
-cd - >/dev/null
+cd "$here"
 printf '%s\n' "$bin"

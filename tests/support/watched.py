@@ -11,7 +11,6 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -95,35 +94,6 @@ def answers(url: str) -> bool:
         return False
 
 
-class Page:
-    """A page of metrics that a test writes: `text`, told the seconds since its start, says what is on it now."""
-
-    def __init__(self) -> None:
-        self.text: Callable[[float], str] = lambda _: "# nothing\n"
-        page, start_s = self, time.monotonic()
-
-        class Served(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                body = page.text(time.monotonic() - start_s).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "text/plain; version=0.0.4")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                with contextlib.suppress(ConnectionError):
-                    self.wfile.write(body)
-
-            def log_message(self, *arguments: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Served)
-        self.address = f"127.0.0.1:{self.server.server_port}"
-        Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-
-
 def hasten(folder: Path) -> None:
     """Make a bundle's alerts quick: the expressions and thresholds stay, the times to wait become seconds."""
     for name, changes in {
@@ -135,7 +105,7 @@ def hasten(folder: Path) -> None:
             (r"\[1m\]", "[10s]"),
             (r"age_seconds > 30", "age_seconds > 3"),
         ],
-        "rules/recording.yml": [(r"\[(1|5)m\]", "[10s]")],
+        "rules/recording.yml": [(r"\[(1|5)m\]", "[10s]"), (r"offset 1m", "offset 10s")],
     }.items():
         text = (folder / name).read_text(encoding="utf-8")
         for old, new in changes:
