@@ -24,6 +24,7 @@ MODULES = (
     "checks",
     "client_checks",
     "machine",
+    "gaps",
     "reconcile",
     "bottleneck",
 )

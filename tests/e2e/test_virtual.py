@@ -32,10 +32,17 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(time, "sleep", forbidden)
 
 
-def measure(out: str, *flags: str) -> tuple[bytes, bytes]:
-    """(records.jsonl, summary.json) of a run that went well."""
+def files(out: str) -> tuple[bytes, bytes, bytes]:
+    """(records.jsonl, summary.json, telemetry.jsonl)."""
+    names = ("records.jsonl", "summary.json", "telemetry.jsonl")
+    records, summary, telemetry = (Path(out, name).read_bytes() for name in names)
+    return records, summary, telemetry
+
+
+def measure(out: str, *flags: str) -> tuple[bytes, bytes, bytes]:
+    """The files of a run that went well."""
     assert main([*SWEEP, "--out", out, *flags]) == 0
-    return Path(out, "records.jsonl").read_bytes(), Path(out, "summary.json").read_bytes()
+    return files(out)
 
 
 def manifest(out: str) -> dict[str, Any]:
@@ -50,12 +57,12 @@ def test_one_seed_is_one_run_and_another_seed_another() -> None:
     assert other[0] != first[0]
     assert other[1] != first[1]
     assert main(["sweep", "--spec", "a/manifest.json", "--out", "d", "--json", "--quiet"]) == 0
-    assert (Path("d/records.jsonl").read_bytes(), Path("d/summary.json").read_bytes()) == first
+    assert files("d") == first
 
 
 def test_the_run_is_whole_and_says_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     before_ns = time.time_ns()
-    _, summary = measure("run", "--seed", "7")
+    _, summary, _ = measure("run", "--seed", "7")
     after_ns = time.time_ns()
     assert capsys.readouterr().out.encode() == summary
     assert main(["show", "run", "--json"]) == 0
@@ -75,6 +82,46 @@ def test_the_run_is_whole_and_says_what_it_is(capsys: pytest.CaptureFixture[str]
     assert before_ns <= kept["anchor"]["wall_ns"] <= after_ns
     assert kept["points"][1]["start_ns"] >= kept["points"][0]["end_ns"] > kept["points"][0]["start_ns"] >= 0
     assert not any("workers" in point or "ceiling_events_per_s" in point for point in kept["points"])
+
+
+def test_engine_and_simulated_cards_are_sampled_in_the_runs_own_time() -> None:
+    _, summary, telemetry = measure("run", "--seed", "7")
+    head, *lines = (json.loads(line) for line in telemetry.splitlines())
+    assert (head["simulated"], head["server_here"], head["interval_s"]) == (True, True, 0.5)
+    points = manifest("run")["points"]
+    stamps = [line["at_ns"] for line in lines if line["source"] == "engine"]
+    assert stamps == [stamps[0] + n * 500_000_000 for n in range(len(stamps))]
+    assert stamps[0] <= points[0]["start_ns"]  # after the preflight, which takes time, too
+    assert points[-1]["end_ns"] - stamps[-1] <= 500_000_000
+    assert {line["source"] for line in lines} == {"engine", "amdgpu", "edge"}
+    for point, slots in zip(json.loads(summary)["points"], (2, 4), strict=True):
+        machine = point["machine"]
+        assert machine["virtual"] is True
+        assert "host" not in machine
+        # Forty answers keep all slots taken but for the last few, and all of them are in one batch.
+        assert machine["engine"]["running_peak"] == slots
+        assert machine["engine"]["running_mean"] == pytest.approx(slots, rel=0.05)
+        assert machine["engine"]["waiting_peak"] <= slots
+        assert 0 < machine["engine"]["kv_usage_peak"] < 0.1
+        mi50, rx6900xt = machine["gpus"]
+        assert (mi50["product"], rx6900xt["product"]) == ("AMD Instinct MI60 / MI50", "AMD Radeon RX 6900 XT")
+        for gpu, gib in ((mi50, 32), (rx6900xt, 16)):
+            assert gpu["busy_mean"] > 0.95
+            assert 0.85 * gib < gpu["vram_peak_bytes"] / 2**30 < gib
+            assert gpu["throttled_share"] == 0
+            assert gpu["temperature_max_c"]["junction"] < gpu["temperature_limit_c"]["junction"]
+        power_w = mi50["power_mean_w"] + rx6900xt["power_mean_w"]
+        assert machine["joules_per_tok"] == pytest.approx(power_w / point["throughput_tok_per_s"])
+        assert point["bottleneck"]["evidence"]
+
+
+def test_whoever_watches_changes_nothing_and_may_be_sent_away() -> None:
+    watched = measure("a", "--seed", "7")
+    Path("off.toml").write_text("[telemetry]\noff = true\n", encoding="utf-8")
+    assert main([*SWEEP, "--spec", "off.toml", "--seed", "7", "--out", "b"]) == 0
+    assert Path("b/records.jsonl").read_bytes() == watched[0]
+    assert not Path("b/telemetry.jsonl").exists()
+    assert not any("machine" in point for point in json.loads(Path("b/summary.json").read_bytes())["points"])
 
 
 def test_an_open_loop_keeps_its_rate() -> None:

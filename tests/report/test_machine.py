@@ -102,6 +102,33 @@ def test_nothing_seen_is_no_table_but_is_told() -> None:
     assert "power" not in text
 
 
+def test_the_table_says_which_card_is_which_and_that_they_are_simulated() -> None:
+    cards = [Gpu(gpu=B, product="AMD Radeon RX 6900 XT", busy_mean=0.5), Gpu(gpu=A, busy_mean=0.25)]
+    found = msgspec.structs.replace(machine(), gpus=cards)
+    assert f"Cards: {A}, {B} AMD Radeon RX 6900 XT." in shown(summary(found))
+    found = msgspec.structs.replace(found, gpus=cards[:1], virtual=True)
+    text = shown(summary(found))
+    assert f"Card: simulated; {B} AMD Radeon RX 6900 XT." in text
+    assert "Network and client" not in text  # virtual time has neither
+
+
+def test_what_nobody_watched_is_told_with_the_verdict_that_was_drawn_without_it() -> None:
+    gappy = summary(msgspec.structs.replace(machine(), unwatched_s={"host": 1.2, "amdgpu": 1.2}))
+    (watched,) = [point for point in gappy.points if isinstance(point.machine, Machine)]
+    whole = f"{max(1.2, watched.duration_s):.0f}"
+    text = shown(gappy)
+    assert f"At C = 1 nothing was seen of amdgpu, host for 1 of {whole} s: its figures are of the rest." in text
+    assert f"Bottleneck at C = 1 (1 of {whole} s unwatched): " in text
+    assert "unwatched" not in shown(summary(machine()))
+
+
+def test_means_of_more_than_the_steady_part_are_told() -> None:
+    told = "Too few samples in the steady part at C = 1: some means above are of the whole point."
+    for window in ("whole point", "window; amdgpu: whole point"):
+        assert told in shown(summary(msgspec.structs.replace(machine(), window=window)))
+    assert told not in shown(summary(machine()))
+
+
 def test_nobody_watched_and_nothing_is_said() -> None:
     records = [rec(k, 40.0 * k, [40.0 * k + 20, 40.0 * k + 40], tokens=2) for k in range(40)]
     bare = relate([summarise_point(closed(1, 40), records)], simulated=False, tool={"name": "c", "version": "0"})

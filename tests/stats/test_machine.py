@@ -49,6 +49,23 @@ def test_a_window_of_fewer_than_four_samples_gives_way_to_the_whole_point() -> N
     assert found.gpus[0].busy_mean == pytest.approx(0.3)
 
 
+def test_a_source_with_too_few_samples_in_the_window_does_not_take_it_from_the_others() -> None:
+    seen = [card(k, busy_ratio=k / 10) for k in (0, 4, 8)]
+    seen += [sample("engine", k, engine({"running": 10 * (k >= 5)})) for k in range(10)]
+    found = describe(seen, Stretch(5 * S, 10 * S))
+    assert found.engine is not None
+    assert found.engine.running_mean == 10
+    assert found.gpus[0].busy_mean == pytest.approx(0.4)
+    assert found.window == "window; amdgpu: whole point"
+
+
+def test_a_card_has_the_name_that_its_driver_gives_it() -> None:
+    info = {f"amdgpu_info{{gpu={CARD},card=card1,gfx=gfx1030,product=AMD Radeon RX 6900 XT,driver=6.8}}": 1.0}
+    (gpu,) = describe([sample("amdgpu", 0, info)]).gpus
+    assert gpu.product == "AMD Radeon RX 6900 XT"
+    assert describe([card(0, busy_ratio=0.5)]).gpus[0].product is None
+
+
 def test_samples_outside_the_point_are_of_another() -> None:
     found = describe([card(-1, busy_ratio=1.0), card(5, busy_ratio=0.5), card(11, busy_ratio=1.0)])
     assert found.gpus[0].busy_mean == 0.5
@@ -204,6 +221,8 @@ def test_what_could_not_be_seen_is_said_with_its_reason() -> None:
         "the engine's metrics (denied)",
         "the host",
     ]
+    gaps = [("rocm_smi", "rocm_smi", "", "timeout")]
+    assert describe_machine(log([], gaps), POINT, WHOLE, WHOLE, 1.0).unseen[0] == "a GPU (rocm_smi: timeout)"
     gaps = [("amdgpu", "amdgpu_fan_speed_rpm", CARD, "absent")]
     seen = [card(1, busy_ratio=0.0), sample("host", 1, {"cadenza_host_cores": 2}), *edges({"n": 0}, {"n": 1})]
     assert describe_machine(log(seen, gaps), POINT, WHOLE, WHOLE, 1.0).unseen == [f"of {CARD} fan_speed_rpm (absent)"]
@@ -214,8 +233,17 @@ def test_virtual_time_has_a_page_at_its_edges_and_no_machine_to_miss() -> None:
     virtual = Point(index=0, model="m", load=LoadLabel.CLOSED, concurrency=1, virtual=True)
     seen = log(edges({"preemptions_total": 0}, {"preemptions_total": 1}))
     found = describe_machine(seen, virtual, WHOLE, WHOLE, 1.0)
-    assert (found.unseen, found.gpus, found.host) == ([], [], None)
+    assert (found.virtual, found.unseen, found.gpus, found.host) == (True, [], [], None)
     assert found.engine == Engine(preemptions=1)
+    # What a card did until the very start it did before.
+    seen = log([card(k, busy_ratio=float(k > 0)) for k in range(5)])
+    assert describe_machine(seen, virtual, WHOLE, WHOLE, 1.0).gpus[0].busy_mean == 1
+    # Nobody who samples there can be late; and cards that were looked for and not found are told.
+    seen = log([card(0, busy_ratio=0.5), card(1, busy_ratio=0.5)])
+    assert describe_machine(seen, virtual, WHOLE, WHOLE, 1.0).unwatched_s == {}
+    assert describe_machine(seen, POINT, WHOLE, WHOLE, 1.0).unwatched_s == {"amdgpu": 9}
+    none = log(edges({"n": 0}, {"n": 1}), [("amdgpu", "amdgpu", "", "absent")])
+    assert describe_machine(none, virtual, WHOLE, WHOLE, 1.0).unseen == ["a GPU (amdgpu: absent)"]
 
 
 def test_an_empty_log_is_no_error() -> None:

@@ -39,7 +39,7 @@ def test_keys_are_written_once_until_they_change(tmp_path: Path) -> None:
         file.sample("x", values, at(number))
     lines = [json.loads(line) for line in (tmp_path / TELEMETRY).read_bytes().splitlines()]
     assert lines == [
-        {"schema": 1, "kind": "cadenza-telemetry", "interval_s": 0.5, "server_here": False},
+        {"schema": 1, "kind": "cadenza-telemetry", "interval_s": 0.5, "server_here": False, "simulated": False},
         {"at_ns": 0, "source": "x", "series": ["a"], "values": [1]},
         {"at_ns": 1, "source": "x", "values": [2]},
         {"at_ns": 2, "source": "x", "series": ["a", "b"], "values": [3, 4.5]},
@@ -122,6 +122,21 @@ def test_lines_that_are_none_are_passed_over(tmp_path_factory: pytest.TempPathFa
     found = read_telemetry(folder)
     assert found is not None
     assert [s.values.tolist() for s in found.samples] == [[1]]
+
+
+def test_a_line_that_a_killed_writer_left_costs_no_other(tmp_path: Path) -> None:
+    file = TelemetryFile(tmp_path, Header())
+    file.sample("x", {"a": 1.0}, at(1))
+    file.mend()  # nothing to do
+    with (tmp_path / TELEMETRY).open("ab") as killed:
+        killed.write(b'{"at_ns":2,"source":"y","seri')
+    file.mend()
+    file.missing("x", [("a", "", "failed", 1)], at(3))
+    found = read_telemetry(tmp_path)
+    assert found is not None
+    assert [(s.at_ns, s.source) for s in found.samples] == [(1, "x")]
+    assert [(gap.at_ns, gap.name, gap.reason) for gap in found.missing] == [(3, "a", "failed")]
+    assert (tmp_path / TELEMETRY).read_bytes().count(b"\n") == 4
 
 
 def test_a_run_without_telemetry_has_none(tmp_path: Path) -> None:

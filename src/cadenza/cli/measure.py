@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,11 @@ from cadenza import __version__
 from cadenza.cli.main import EXIT_INTERRUPTED
 from cadenza.cli.reach import Reached, reach
 from cadenza.cli.signals import stop_on_signals
+from cadenza.engine.face import Face
+from cadenza.engine.profile import load as load_profile
 from cadenza.errors import CadenzaError, StoreError
+from cadenza.load.memory import MemoryTransport
+from cadenza.load.transport import Transport
 from cadenza.prompts.catalogue import digest
 from cadenza.report import terminal
 from cadenza.report.live import Progress
@@ -25,12 +30,15 @@ from cadenza.store.calibration import find_calibration
 from cadenza.store.environment import describe_environment
 from cadenza.store.manifest import Manifest, RunStatus
 from cadenza.store.rundir import RunWriter, create_run
+from cadenza.store.telemetry import Header, TelemetryFile
 from cadenza.sweep.grid import lay_out
 from cadenza.sweep.plan import draw_requests
 from cadenza.sweep.preflight import choose_models
 from cadenza.sweep.run import Runner
+from cadenza.sweep.sampling import SamplerProcess
 from cadenza.sweep.share import Stop
-from cadenza.sweep.watch import MachineWatch, find_collectors
+from cadenza.sweep.virtual import VirtualSampler
+from cadenza.sweep.watch import MachineWatch, Page, Sampling, find_collectors
 
 RUNS = Path("runs")
 
@@ -50,7 +58,7 @@ def measure(spec: Spec, credentials: Credentials, args: argparse.Namespace) -> i
             )
         talk(f"  {'run':<10} {writer.path}  (seed {spec.seed}, prompts {spec.prompts}, {_cache(spec)})")
         with stop_on_signals() as stop:
-            machine = _watch(spec, reached, writer.path, stack)
+            machine = _watch(spec, reached, writer.path, stack, _silent if args.quiet else _say_meanwhile)
             talk(f"  {'telemetry':<10} {'off' if machine is None else machine.told}\n")
             runner = Runner(
                 spec,
@@ -67,28 +75,39 @@ def measure(spec: Spec, credentials: Credentials, args: argparse.Namespace) -> i
             return _finish(runner, writer, stop, args)
 
 
-def _watch(spec: Spec, reached: Reached, folder: Path, stack: contextlib.ExitStack) -> MachineWatch | None:
+def _watch(
+    spec: Spec, reached: Reached, folder: Path, stack: contextlib.ExitStack, say: Callable[[str], None]
+) -> MachineWatch | None:
     """What watches the machine from here on, until `stack` ends; None: the spec wants none, or it cannot be kept."""
     if spec.telemetry.off:
         return None
+    clock = reached.transport.clock
+    header = Header(
+        interval_s=spec.telemetry.interval_s * spec.speed,
+        server_here=reached.server_here or spec.virtual,
+        simulated=reached.server.simulated,
+    )
     # A transport of its own: what happens meanwhile on the client's connections is for the client to see.
     own = reached.make_scraper
     transport = reached.transport if own is None else stack.enter_context(own())
-    collectors = partial(find_collectors, Path(spec.telemetry.root), embedded=spec.engine is not None)
+    make_sampling: Callable[[TelemetryFile, Sequence[Page]], Sampling]
+    if own is None:
+        make_sampling = partial(_sample_in_memory, spec, reached.transport)
+    else:
+        collectors = partial(find_collectors, Path(spec.telemetry.root), embedded=spec.engine is not None)
+        make_sampling = partial(SamplerProcess, folder, header, spec.telemetry.interval_s, clock, collectors, own, say)
     try:
-        watch = MachineWatch(
-            spec.telemetry,
-            folder,
-            transport,
-            reached.transport.clock,
-            reached.pages,
-            reached.server_here,
-            collectors,
-            own,
-        )
+        watch = MachineWatch(folder, header, transport, clock, reached.pages, make_sampling)
     except OSError:
         return None
     return stack.enter_context(watch)
+
+
+def _sample_in_memory(spec: Spec, transport: Transport, file: TelemetryFile, pages: Sequence[Page]) -> Sampling:
+    assert isinstance(transport, MemoryTransport)
+    assert isinstance(transport.peer, Face)
+    assert spec.engine is not None
+    return VirtualSampler(transport, transport.peer.core, load_profile(spec.engine), spec.telemetry.interval_s, file)
 
 
 def tool() -> dict[str, str]:
@@ -188,6 +207,11 @@ def _cache(spec: Spec) -> str:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def _say_meanwhile(text: str) -> None:
+    """Below the line that changes, where there is one."""
+    _say(f"\n{text}" if sys.stderr.isatty() else text)
 
 
 def _silent(text: str) -> None:

@@ -31,14 +31,18 @@ class Peer(Protocol):
 
 
 class MemoryTransport:
-    """`Transport` over a `Peer`. `refuse(origin)` true makes a connect fail, as a closed port would."""
+    """`Transport` over a `Peer`. `refuse(origin)` true makes a connect fail, as a closed port would.
+
+    meanwhile   is told before time passes, until when; up to that instant nothing happens
+    """
 
     def __init__(
         self, peer: Peer, clock: ManualClock | None = None, refuse: Callable[[Origin], bool] | None = None
     ) -> None:
         self.clock = clock or ManualClock()
         self.counters = None
-        self._peer = peer
+        self.peer = peer
+        self.meanwhile: Callable[[int], None] | None = None
         self._refuse = refuse
         self._next = 0
         self._open: set[int] = set()
@@ -55,29 +59,34 @@ class MemoryTransport:
 
     def send(self, connection: int, data: bytes) -> None:
         if connection in self._open:
-            self._peer.receive(connection, data, self.clock.now_ns())
+            self.peer.receive(connection, data, self.clock.now_ns())
 
     def poll(self, until_ns: int) -> list[Arrival]:
         now_ns = self.clock.now_ns()
         if self._due:
             due, self._due = self._due, []
             return [(connection, now_ns, payload, 0) for connection, payload in due]
-        due_ns = self._peer.next_ns()
+        due_ns = self.peer.next_ns()
         if due_ns is None or due_ns > max(until_ns, now_ns):
-            self.clock.advance_to(until_ns)
+            self._pass_to(until_ns)
             return []
-        self.clock.advance_to(due_ns)
+        self._pass_to(due_ns)
         return self._take()
 
     def close(self, connection: int) -> None:
         if connection in self._open:
             self._open.discard(connection)
-            self._peer.receive(connection, b"", self.clock.now_ns())
+            self.peer.receive(connection, b"", self.clock.now_ns())
+
+    def _pass_to(self, at_ns: int) -> None:
+        if self.meanwhile is not None and at_ns > self.clock.now_ns():
+            self.meanwhile(at_ns)
+        self.clock.advance_to(at_ns)
 
     def _take(self) -> list[Arrival]:
         now_ns, is_open = self.clock.now_ns(), self._open
         arrived: list[Arrival] = []
-        for connection, data in self._peer.take(now_ns):
+        for connection, data in self.peer.take(now_ns):
             if connection not in is_open:
                 continue
             if data is None:

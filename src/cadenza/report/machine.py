@@ -49,7 +49,14 @@ def lay_out_machine(points: Sequence[PointSummary], label: Callable[[PointSummar
     return Block(
         tuple(MACHINE_HEADER[n] for n in told),
         [tuple(row[n] for n in told) for row in rows],
-        [*_bottlenecks(points, label), *_differences(points, label), *_trouble(watched, label), *_unseen(watched)],
+        [
+            *_cards([machine for _, machine in seen]),
+            *_bottlenecks(points, label),
+            *_differences(points, label),
+            *_trouble(watched, label),
+            *_unwatched(watched, label),
+            *_unseen(watched),
+        ],
     )
 
 
@@ -84,12 +91,47 @@ def _pair(one: str, other: str) -> str:
     return UNDEFINED if one == other == UNDEFINED else f"{one}/{other}"
 
 
+def _cards(seen: Sequence[Machine]) -> list[str]:
+    """Which value in the table is whose."""
+    known = {gpu.gpu: gpu.product for machine in seen for gpu in machine.gpus}
+    if not known:
+        return []
+    names = [gpu + (f" {printable(product, 60)}" if product else "") for gpu, product in sorted(known.items())]
+    simulated = "simulated; " if any(machine.virtual for machine in seen) else ""
+    return [f"{'Cards' if len(names) > 1 else 'Card'}: {simulated}{', '.join(names)}."]
+
+
 def _bottlenecks(points: Sequence[PointSummary], label: Callable[[PointSummary], str]) -> list[str]:
-    return [
-        f"Bottleneck at C = {label(point)}: {found.kind}; {'; '.join(found.evidence)}."
-        for point in points
-        if isinstance(found := point.bottleneck, Bottleneck)
+    """Each with what it is drawn from, where that is not all of the point."""
+    told = []
+    for point in points:
+        if isinstance(found := point.bottleneck, Bottleneck):
+            gap = _gap(point, point.machine) if isinstance(point.machine, Machine) else ""
+            less = f" ({gap} unwatched)" if gap else ""
+            told.append(f"Bottleneck at C = {label(point)}{less}: {found.kind}; {'; '.join(found.evidence)}.")
+    return told
+
+
+def _gap(point: PointSummary, machine: Machine) -> str:
+    """For how long it was watched by less than everything that watches; empty: never."""
+    longest_s = max(machine.unwatched_s.values(), default=0.0)
+    return f"{longest_s:.0f} of {max(longest_s, point.duration_s):.0f} s" if longest_s else ""
+
+
+def _unwatched(watched: Sequence[tuple[PointSummary, Machine]], label: Callable[[PointSummary], str]) -> list[str]:
+    """Where nobody looked for a while, and where means hold more than the steady part."""
+    told = [
+        f"At C = {label(point)} nothing was seen of {', '.join(sorted(machine.unwatched_s))} for {gap}: "
+        "its figures are of the rest."
+        for point, machine in watched
+        if (gap := _gap(point, machine))
     ]
+    whole = [label(point) for point, machine in watched if machine.samples and machine.window != "window"]
+    if whole:
+        told.append(
+            f"Too few samples in the steady part at C = {', '.join(whole)}: some means above are of the whole point."
+        )
+    return told
 
 
 def _differences(points: Sequence[PointSummary], label: Callable[[PointSummary], str]) -> list[str]:
@@ -105,7 +147,12 @@ def _differences(points: Sequence[PointSummary], label: Callable[[PointSummary],
     told = []
     if agreeing:
         told.append(f"Client and server count the same requests and tokens, within 1 %, at C = {', '.join(agreeing)}.")
-    beyond = [f"{label(point)}: {_signed(found.ttft.beyond_ms)}" for point, found in held if found.ttft is not None]
+    beyond = [
+        f"{label(point)}: {_signed(found.ttft.beyond_ms)}"
+        for point, found in held
+        # In virtual time there is no network, and the client is never late.
+        if found.ttft is not None and not (isinstance(point.machine, Machine) and point.machine.virtual)
+    ]
     if beyond:
         told.append(f"Network and client, in ms of mean TTFT, by C: {', '.join(beyond)}.")
     return told

@@ -1,9 +1,10 @@
 """What the machine was doing during a point: cards, host and engine, from samples on the run's clock.
 
-Means are over the point's window where it holds four samples of every source, else over the whole point; peaks are over
-the whole point. What was not to be had is not there, and `unseen` says why; it is never 0.
+Means are over the point's window, or, of a source with fewer than four samples in it, over the whole point; peaks are
+over the whole point. What was not to be had is not there, and `unseen` says why; it is never 0.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -14,12 +15,13 @@ import numpy as np
 from cadenza.clock import NS_PER_S
 from cadenza.record import Point
 from cadenza.stats.columns import Floats, Ints
+from cadenza.stats.gaps import unwatched_s
 
 # A mean of fewer samples than this is one of moments, not of a stretch of time.
 MIN_SAMPLES = 4
 # A source of samples that are no samples of a stretch of time: the engine's page at the two edges of a point.
 EDGE = "edge"
-_GPU_SOURCES = ("amdgpu", "kfd", "pcie", "nvml", "smi")
+_GPU_SOURCES = ("amdgpu", "kfd", "pcie", "nvml", "rocm_smi", "amd_smi", "smi")
 _SHOWN = 3
 
 
@@ -27,12 +29,16 @@ class Telemetry(Protocol):
     """What was written while the run went on.
 
     server_here   the cards and the host are those that serve, as far as can be told
+    interval_s    between two looks, as far as nothing is late
     samples       (instant in ns, source, point at whose edge it was taken, (k,) series, (k,) values), in any order
     missing       (since ns, source, series, card or "", reason)
     """
 
     @property
     def server_here(self) -> bool: ...
+
+    @property
+    def interval_s(self) -> float: ...
 
     @property
     def samples(self) -> Sequence[tuple[int, str, int | None, tuple[str, ...], Floats]]: ...
@@ -44,6 +50,7 @@ class Telemetry(Protocol):
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One card; a field that is not there was not to be had.
 
+    product                       what its driver calls it
     busy_mean, memory_busy_mean   shares of time, 0 to 1
     power_mean_w                  from the energy counter where the chip has one that moves, else the mean of its power
     temperature_max_c, temperature_limit_c   by sensor; at the limit the driver lowers the clock
@@ -53,6 +60,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     gpu: str
+    product: str | None = None
     busy_mean: float | None = None
     memory_busy_mean: float | None = None
     vram_peak_bytes: float | None = None
@@ -99,11 +107,19 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One point's. `window`: what the means are of; `kernel`: lines of the kernel's log that mean trouble, by kind."""
+    """One point's.
+
+    window        what the means are of, and of which sources they are of the whole point all the same
+    virtual       in virtual time: the cards are simulated, and there is no host
+    unwatched_s   by source, seconds of the point in which nobody looked (`gaps.unwatched_s`)
+    kernel        lines of the kernel's log that mean trouble, by kind
+    """
 
     window: str
     samples: int
     server_here: bool
+    virtual: bool = False
+    unwatched_s: dict[str, float] = {}
     joules_per_tok: float | None = None
     gpus: list[Gpu] = []
     host: Host | None = None
@@ -135,25 +151,29 @@ def describe_machine(telemetry: Telemetry, point: Point, whole: Stretch, window:
     **Joules per token** are mean watts over output tokens per second, both of the same window. A throttled share is the
     share of samples with a reason for it, or, where the chip counts the time, that time over the window's.
     """
-    kept = [row for row in telemetry.samples if row[1] != EDGE and whole.start_ns <= row[0] <= whole.end_ns]
-    inside = [row for row in kept if window.start_ns <= row[0] <= window.end_ns]
-    enough = bool(kept) and all(
-        sum(row[1] == source for row in inside) >= MIN_SAMPLES for source in {row[1] for row in kept}
-    )
-    every, part = track(kept), track(inside if enough else kept)
+    # In virtual time a sample may be of the very start, and a card's then tells what it did before.
+    begin_ns = whole.start_ns + point.virtual
+    kept = [row for row in telemetry.samples if row[1] != EDGE and begin_ns <= row[0] <= whole.end_ns]
+    inside = Counter(row[1] for row in kept if window.start_ns <= row[0] <= window.end_ns)
+    few = sorted({row[1] for row in kept if inside[row[1]] < MIN_SAMPLES})
+    every = track(kept)
+    part = track(row for row in kept if row[1] in few or window.start_ns <= row[0] <= window.end_ns)
     edges = edges_of(telemetry, point.index)
     gpus = [_gpu(gpu, every, part, tok_per_s) for gpu in _cards(every)]
     joules = [gpu.joules_per_tok for gpu in gpus if gpu.joules_per_tok is not None]
+    told = ["window", *(f"{source}: whole point" for source in few)]
     return Machine(
-        window="window" if enough else "whole point",
+        window="; ".join(told) if max(inside.values(), default=0) >= MIN_SAMPLES else "whole point",
         samples=len({row[0] for row in kept}),
         server_here=telemetry.server_here,
+        virtual=point.virtual,
+        unwatched_s={} if point.virtual else unwatched_s(telemetry, whole.start_ns, whole.end_ns),
         joules_per_tok=sum(joules) if joules else None,
         gpus=gpus,
         host=_host(part),
         engine=_engine(pick_model(every, point.model), pick_model(part, point.model), point.model, edges),
         kernel=_kernel(telemetry, whole),
-        unseen=[] if point.virtual and edges else _unseen(telemetry, whole, every, edges),
+        unseen=_unseen(telemetry, point, whole, every, edges),
     )
 
 
@@ -231,14 +251,14 @@ def _cards(tracks: Tracks) -> list[str]:
 
 def _gpu(gpu: str, every: Tracks, part: Tracks, tok_per_s: float) -> Gpu:
     every, part = _of_card(every, gpu), _of_card(part, gpu)
-    power = _power_w(part)
-    reasons = _throttling(part)
+    power, reasons = _power_w(part), _throttling(part)
     vram, up = _one(every, "memory_used_bytes", pool="vram"), _one(every, "up")
     lanes, transfers = (
         _one(part, name, state="current") for name in ("pcie_link_width_lanes", "pcie_link_speed_transfers_per_second")
     )
     return Gpu(
         gpu=gpu,
+        product=next((has["product"] for has, _ in find(every, "info") if "product" in has), None),
         busy_mean=_mean(_one(part, "busy_ratio")),
         memory_busy_mean=_mean(_one(part, "memory_busy_ratio")),
         vram_peak_bytes=None if vram is None else float(vram.values.max()),
@@ -302,8 +322,7 @@ def _throttling(part: Tracks) -> dict[str, float] | None:
 
 def _host(part: Tracks) -> Host | None:
     cpu = {has.get("mode"): _mean(found) for has, found in find(part, "cadenza_host_cpu_ratio")}
-    memory = _one(part, "cadenza_host_memory_available_bytes")
-    idle, iowait = cpu.get("idle"), cpu.get("iowait")
+    memory, idle, iowait = _one(part, "cadenza_host_memory_available_bytes"), cpu.get("idle"), cpu.get("iowait")
     host = Host(
         cpu_busy_mean=None if idle is None else max(0.0, 1 - idle - (iowait or 0.0)),
         cpu_steal_mean=cpu.get("steal"),
@@ -316,9 +335,8 @@ def _host(part: Tracks) -> Host | None:
 
 
 def _network(part: Tracks, name: str) -> float | None:
-    rates = [_rate(found) for has, found in find(part, name) if has.get("device") != "lo"]
-    known = [rate for rate in rates if rate is not None]
-    return sum(known) if known else None
+    rates = (_rate(found) for has, found in find(part, name) if has.get("device") != "lo")
+    return sum(known) if (known := [rate for rate in rates if rate is not None]) else None
 
 
 def _over_urls(tracks: Tracks, name: str, *, peak: bool = False) -> Floats | None:
@@ -361,17 +379,18 @@ def _kernel(telemetry: Telemetry, whole: Stretch) -> dict[str, int]:
     return counts
 
 
-def _unseen(telemetry: Telemetry, whole: Stretch, every: Tracks, edges: Sequence[Tracks]) -> list[str]:
-    """What could not be watched, by kind, each with the reason."""
+def _unseen(telemetry: Telemetry, point: Point, whole: Stretch, every: Tracks, edges: Sequence[Tracks]) -> list[str]:
+    """What could not be watched, by kind, each with the reason. Virtual time has no host, and cards by choice only."""
     missing = [gap for gap in telemetry.missing if gap[0] <= whole.end_ns]
     told = []
     if not _cards(every):
         why = dict.fromkeys(f"{gap[1]}: {gap[4]}" for gap in missing if gap[1] in _GPU_SOURCES)
-        told.append("a GPU" + (f" ({', '.join(why)})" if why else ""))
+        if why or not point.virtual:
+            told.append("a GPU" + (f" ({', '.join(why)})" if why else ""))
     if not edges:
         why = dict.fromkeys(gap[4] for gap in missing if gap[1] in ("engine", EDGE))
         told.append("the engine's metrics" + (f" ({', '.join(why)})" if why else ""))
-    if not any(key.startswith("cadenza_host_") for key in every):
+    if not point.virtual and not any(key.startswith("cadenza_host_") for key in every):
         told.append("the host")
     for gpu in _cards(every):
         names = dict.fromkeys(f"{_plain(gap[2])} ({gap[4]})" for gap in missing if gap[3] == gpu)

@@ -22,16 +22,23 @@ from numpy.typing import NDArray
 from cadenza.record import SCHEMA
 
 TELEMETRY = "telemetry.jsonl"
+INTERVAL_S = 0.5
 _LOCK_TRIES, _LOCK_WAIT_S = 100, 0.01
 
 
 class Header(msgspec.Struct, kw_only=True):
-    """Line 1. server_here: the cards and the host that were watched are the server's own, as far as can be told."""
+    """Line 1.
+
+    interval_s    between two looks, on the run's clock
+    server_here   the cards and the host that were watched are the server's own, as far as can be told
+    simulated     it is the embedded engine that was watched, and its simulated board where there are cards
+    """
 
     schema: int = SCHEMA
     kind: str = "cadenza-telemetry"
-    interval_s: float = 0.5
+    interval_s: float = INTERVAL_S
     server_here: bool = False
+    simulated: bool = False
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
@@ -64,11 +71,12 @@ class Missed(NamedTuple):
 
 
 class TelemetryLog(NamedTuple):
-    """Samples and gaps, in the order in which they were written."""
+    """Samples and gaps, in the order in which they were written; `interval_s` between two looks, as line 1 has it."""
 
     server_here: bool
     samples: list[Sample]
     missing: list[Missed]
+    interval_s: float = INTERVAL_S
 
 
 class TelemetryFile:
@@ -82,7 +90,7 @@ class TelemetryFile:
         self._encoder = msgspec.json.Encoder()
         self._told: dict[str, tuple[str, ...]] = {}
         self._turn = threading.Lock()  # the file's lock is the process's, not the thread's
-        self.fd = os.open(folder / TELEMETRY, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.fd = os.open(folder / TELEMETRY, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         if os.fstat(self.fd).st_size == 0:
             self._write(self._encoder.encode(header))
 
@@ -106,6 +114,13 @@ class TelemetryFile:
         """Append (series, card, reason, how often until now) of what `source` could not read."""
         with self._turn, locked(self.fd):
             self._write(self._encoder.encode(_Line(now_ns(), source, missing=list(found))))
+
+    def mend(self) -> None:
+        """End the line that a writer left when it was killed, lest the next one be lost with it."""
+        with self._turn, locked(self.fd):
+            size = os.fstat(self.fd).st_size
+            if size and os.pread(self.fd, 1, size - 1) != b"\n":
+                os.write(self.fd, b"\n")
 
     def _write(self, line: bytes) -> None:
         data = memoryview(line + b"\n")
@@ -138,7 +153,7 @@ class TelemetryReader:
             if found.values is not None and len(found.values) == len(series):
                 samples.append(Sample(found.at_ns, found.source, found.point, series, np.array(found.values)))
             missing += [Missed(found.at_ns, found.source, *gap[:3]) for gap in found.missing or ()]
-        return TelemetryLog(self._header.server_here, samples, missing)
+        return TelemetryLog(self._header.server_here, samples, missing, self._header.interval_s)
 
     def _new_lines(self) -> list[bytes]:
         try:

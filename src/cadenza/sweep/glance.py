@@ -35,10 +35,11 @@ _NAME = 120
 _SIMULATED = "cadenza"  # how the embedded engine's version begins
 _QUANTILES = {"p50": 0.5, "p99": 0.99}
 _NOT_CARDS = ("host", "kernel", "engine")
-_NO_PAGE = (
-    "no metrics of vLLM, SGLang, TGI or llama.cpp there: is it the engine itself, and are its metrics on "
-    "(SGLang: --enable-metrics, llama.cpp: --metrics)?"
-)
+_ASK = "is it the engine itself, and are its metrics on (SGLang: --enable-metrics, llama.cpp: --metrics)?"
+_NO_PAGE = f"no metrics of vLLM, SGLang, TGI or llama.cpp there: {_ASK}"
+# What a server answers that has no such page: llama.cpp's without its flag says 501.
+_NOT_THERE = (404, 405, 501)
+_LATENCIES = ("ttft_s", "tpot_s", "itl_s")
 
 States = dict[str, EngineState]
 
@@ -104,6 +105,7 @@ class EngineScrapes:
             return {}, printable(str(error), 200)
         if answer.status != 200:
             hint = ": give the server's API key" if answer.status in (401, 403) else ""
+            hint = f": {_ASK}" if answer.status in _NOT_THERE else hint
             return {}, f"{page.target.url}{page.path} gave HTTP {answer.status}{hint}"
         states = read_page(answer.body)
         return states, None if states else f"{page.target.url}{page.path}: {_NO_PAGE}"
@@ -203,6 +205,10 @@ class ServerView:
         notes = []
         if engine.why is not None:
             notes.append(f"No answer for {(now_ns - engine.since_ns) / NS_PER_S:.0f} s, still trying: {engine.why}")
+        told = {} if engine.last is None or engine.why is not None else engine.last.states
+        silent = sorted({s.engine for s in told.values() if all(getattr(s, name) is None for name in _LATENCIES)})
+        if silent:
+            notes.append(f"{' and '.join(silent)} has no latencies on its page: a run against it measures them.")
         if engine.restarted_ns is not None and now_ns - engine.restarted_ns < self._window_s * NS_PER_S:
             notes.append("The engine began anew: its counters fell.")
         return notes
@@ -282,16 +288,21 @@ def describe_stream(model: str, grown: EngineState, span_s: float) -> Stream:
 
 
 def _times(histogram: Histogram | None) -> Times | None:
-    """Milliseconds out of a histogram of seconds. A percentile in its last bucket is only known to lie above."""
+    """Milliseconds out of a histogram of seconds. A percentile in its last bucket is only known to lie above that one's
+    lower bound, and one in its first bucket below that one's upper bound: they are told as the bound."""
     average = None if histogram is None else mean(histogram)
     if histogram is None or average is None:
         return None
     below = histogram.cumulative[-2] if len(histogram.cumulative) > 1 else 0.0
+    first = histogram.cumulative[0] if len(histogram.cumulative) > 1 else 0.0
     ms = {name: quantile(histogram, q) for name, q in _QUANTILES.items()}
+    at_most = tuple(name for name, q in _QUANTILES.items() if ms[name] is not None and q * histogram.count <= first)
+    ms |= dict.fromkeys(at_most, histogram.bounds[0])
     return Times(
         n=math.floor(histogram.count),
         mean=average * 1e3,
         p50=None if ms["p50"] is None else ms["p50"] * 1e3,
         p99=None if ms["p99"] is None else ms["p99"] * 1e3,
         at_least=tuple(name for name, q in _QUANTILES.items() if ms[name] is not None and q * histogram.count > below),
+        at_most=at_most,
     )
