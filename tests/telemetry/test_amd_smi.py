@@ -105,7 +105,7 @@ def test_the_rows_of_monitor() -> None:
     collected = read("monitor_rocm63.json")
     told = of("gpu0", values(collected))
     assert told == {
-        ("power_watts", "average"): 612.0,
+        ("power_watts", "instant"): 612.0,  # 192 GiB: none before MI300 has so much
         ("temperature_celsius", "junction"): 63.0,
         ("temperature_celsius", "mem"): 55.0,
         ("busy_ratio",): 0.97,
@@ -194,23 +194,6 @@ def test_limits_since_7_2() -> None:
     assert values(parse({"gpu": 3, "limit": limit})) == {("power_cap_watts", "gpu3"): 1000.0}
 
 
-@pytest.mark.parametrize(
-    ("gfx", "edge", "label"),
-    [
-        ("gfx942", {"value": 40, "unit": "C"}, "instant"),
-        ("gfx950", "N/A", "instant"),
-        ("gfx90a", "N/A", "average"),
-        ("gfx1030", {"value": 40, "unit": "C"}, "average"),
-        (None, "N/A", "instant"),
-    ],
-)
-def test_power_is_instant_from_mi300_on(gfx: str | None, edge: object, label: str) -> None:
-    card = {"gpu": 0, "power": {"socket_power": {"value": 100, "unit": "W"}}, "temperature": {"edge": edge}}
-    if gfx is not None:
-        card["asic"] = {"target_graphics_version": gfx}
-    assert values(parse(card))["power_watts", "gpu0", label] == 100.0
-
-
 def partition(index: int, watts: int, lists: int, bdf: str | None = None) -> dict[str, Any]:
     card: dict[str, Any] = {
         "gpu": index,
@@ -230,8 +213,8 @@ def power(collected: Collected) -> Values:
 def test_mirrored_partitions_are_told_once_a_socket() -> None:
     collected = parse(*(partition(n, 300 + n, 2) for n in range(4)))
     assert power(collected) == {
-        ("power_watts", "gpu0", "average"): 300.0,
-        ("power_watts", "gpu2", "average"): 302.0,
+        ("power_watts", "gpu0", "instant"): 300.0,
+        ("power_watts", "gpu2", "instant"): 302.0,
     }
     assert values(collected)["memory_size_bytes", "gpu1", "vram"] == 98296.0 * MIB
     assert not any(lack.gpu == "gpu1" and lack.name == "amdgpu_power_watts" for lack in collected.missing)
@@ -244,10 +227,10 @@ def test_whole_sockets_each_tell_their_own() -> None:
 
 def test_partitions_with_an_address() -> None:
     one = parse(partition(0, 300, 2, "0000:0C:00.0"), partition(1, 301, 2, "0000:0C:00.0"))
-    assert power(one) == {("power_watts", "0000:0c:00.0", "average"): 300.0}
+    assert power(one) == {("power_watts", "0000:0c:00.0", "instant"): 300.0}
     assert values(one)["memory_size_bytes", "0000:0c:00.0", "vram"] == 2 * 98296.0 * MIB
     two = parse(partition(0, 300, 2, "0000:0C:00.0"), partition(1, 301, 2, "0000:0C:00.1"))
-    assert power(two) == {("power_watts", "0000:0c:00.0", "average"): 300.0}
+    assert power(two) == {("power_watts", "0000:0c:00.0", "instant"): 300.0}
     assert values(two)["memory_size_bytes", "0000:0c:00.1", "vram"] == 98296.0 * MIB
 
 

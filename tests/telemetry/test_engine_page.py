@@ -105,32 +105,20 @@ def test_llamacpp_has_no_model_label() -> None:
 
 
 def test_tgi() -> None:
-    """Names of TGI's docs/source/reference/metrics.md; its counters have no _total."""
-    state = one(
-        "# TYPE tgi_batch_current_size gauge",
-        "tgi_batch_current_size 4",
-        "tgi_queue_size 7",
-        "tgi_request_success 20",
-        'tgi_request_failure{err="overloaded"} 2',
-        'tgi_request_failure{err="validation"} 3',
-        'tgi_request_input_length_bucket{le="+Inf"} 20',
-        "tgi_request_input_length_sum 4000",
-        "tgi_request_input_length_count 20",
-        "tgi_request_generated_tokens_sum 900",
-        'tgi_request_queue_duration_bucket{le="0.5"} 18',
-        'tgi_request_queue_duration_bucket{le="+Inf"} 20',
-        "tgi_request_queue_duration_sum 3.5",
-        "tgi_request_queue_duration_count 20",
-    )
-    assert state == EngineState(
-        engine="tgi",
-        running=4,
-        waiting=7,
-        prompt_tokens_total=4000,
-        generation_tokens_total=900,
-        requests_total=25,
-        queue_s=Histogram((0.5, INF), (18, 20), 3.5),
-    )
+    """Names of TGI's docs/source/reference/metrics.md; its counters have no _total, its durations are in seconds."""
+    assert sample("tgi.txt") == {
+        "": EngineState(
+            engine="tgi",
+            running=4,
+            waiting=7,
+            prompt_tokens_total=4000,
+            generation_tokens_total=900,
+            requests_total=20 + 2 + 3,
+            tpot_s=Histogram((0.04, INF), (15, 20), 0.75),
+            queue_s=Histogram((0.5, INF), (18, 20), 3.5),
+            e2e_s=Histogram((2.5, INF), (17, 20), 37.25),
+        )
+    }
 
 
 def test_a_full_page_before_the_first_request() -> None:
@@ -188,6 +176,33 @@ def test_of_one_batch_one_rank_counts_and_every_batch_does() -> None:
     ]
     assert one(*lines).running == 17
     assert one(*[line.replace('dp_rank="0",', "") for line in lines if 'dp_rank="0"' in line]).running == 10
+
+
+def test_a_histogram_of_one_batch_is_one_ranks_too() -> None:
+    """SGLang's queue time comes from the schedulers: with their metrics on, from every rank of one batch."""
+    name = "sglang:queue_time_seconds"
+    page = [
+        line
+        for dp in (0, 1)
+        for tp in (0, 1, 2, 3)
+        for labels in [f'dp_rank="{dp}",model_name="m",tp_rank="{tp}"']
+        for line in (
+            f'{name}_bucket{{{labels},le="0.1"}} {10 + dp}',
+            f'{name}_bucket{{{labels},le="+Inf"}} {20 + dp}',
+            f"{name}_sum{{{labels}}} {3 + dp}",
+            f"{name}_count{{{labels}}} {20 + dp}",
+        )
+    ]
+    assert one(*page, 'sglang:num_queue_reqs{model_name="m"} 0').queue_s == Histogram((0.1, INF), (21, 41), 7)
+
+
+def test_who_waits_for_the_other_side_of_a_split_server_waits() -> None:
+    """Prefill for its partner, under two names over time; decode for memory and for the cache. Not what is sent off."""
+    queues = {"queue": 1, "grammar_queue": 2, "prefill_bootstrap_queue": 4, "prefill_prealloc_queue": 8}
+    queues |= {"decode_prealloc_queue": 16, "decode_transfer_queue": 32, "prefill_inflight_queue": 64}
+    lines = [f'sglang:num_{name}_reqs{{model_name="m"}} {count}' for name, count in queues.items()]
+    assert one(*lines).waiting == 1 + 2 + 4 + 8 + 16 + 32
+    assert one(*lines[:2]).waiting == 3
 
 
 def test_of_two_ranks_the_lowest_counts() -> None:
@@ -294,6 +309,7 @@ def test_what_is_declared_and_has_no_sample_has_counted_nothing() -> None:
         'vllm:num_requests_running{a="\\"} 9 # \\\\"} 3',
         'vllm:num_requests_running{a="x"} 3 # {trace_id="y"} 1.0 1700000000.0',
         "vllm:num_requests_running 3\r",
+        " \tvllm:num_requests_running 3",
         'vllm:num_requests_running{a=""} 3',
         'vllm:num_requests_running{a="ü 😀"} 3',
     ],

@@ -96,6 +96,7 @@ def test_every_counter_of_a_recorded_page_is_what_prometheus_clients_parser_sees
     names = {
         "vllm": ("vllm:num_requests_running", "vllm:prompt_tokens_total", "vllm:generation_tokens_total"),
         "sglang": ("sglang:num_running_reqs", "sglang:prompt_tokens_total", "sglang:generation_tokens_total"),
+        "tgi": ("tgi_batch_current_size", "tgi_request_input_length_sum", "tgi_request_generated_tokens_sum"),
         "llamacpp": ("llamacpp:requests_processing", "llamacpp:prompt_tokens_total", "llamacpp:tokens_predicted_total"),
     }[state.engine]
     told = (state.running, state.prompt_tokens_total, state.generation_tokens_total)

@@ -58,6 +58,8 @@ MEANINGS: dict[str, tuple[str, str | None, float]] = {
     "vr_thm_residency_acc": ("residencies_cycles", "thermal_vr", 1),
     "hbm_thm_residency_acc": ("residencies_cycles", "thermal_hbm", 1),
 }
+# Beside all ones.
+NONE = {"energy_accumulator": (0, 0xFFFF_FFFF), "average_socket_power": (0,)}
 DICTS = ("temperatures_celsius", "clocks_hertz", "voltages_volts", "residencies_cycles")
 SCALARS = tuple(name for name in GpuMetrics.__struct_fields__ if name not in (*DICTS, "version"))
 
@@ -163,7 +165,7 @@ def test_a_field_stands_at_its_offset_and_nowhere_else(version: str, field: Fiel
 
 
 def test_every_version_is_covered_field_by_field() -> None:
-    assert {version for version, *_ in FIELDS} == {"v1_0", "v1_1", "v1_2", "v1_3", "v1_4", "v1_5", "v1_6"}
+    assert {version for version, *_ in FIELDS} == {f"v1_{content}" for content in range(9)}
     assert len(FIELDS) > 120
 
 
@@ -177,6 +179,24 @@ def test_zeros_are_told_as_zeros(version: str) -> None:
     data = bytearray(LAYOUTS[version][0])
     data[:4] = blank(version)[:4]
     assert set(flatten(parse(bytes(data))).values()) == {0}
+
+
+def test_the_second_die_of_an_mi250_has_no_power_of_its_own() -> None:
+    """`aldebaran_get_gpu_metrics` fills v1_3 with 0 W and 0 J there, and only there."""
+    data = blank("v1_3")
+    struct.pack_into("<HHHQ", data, 18, 0, 0, 0, 0)
+    metrics = parse(bytes(data))
+    assert (metrics.average_power_watts, metrics.energy_joules, metrics.memory_busy_ratio) == (None, None, 0.0)
+    struct.pack_into("<HQ", data, 22, 1, 1)
+    assert parse(bytes(data)).average_power_watts == 1
+    struct.pack_into("<Q", data, 24, 1)
+    assert parse(bytes(data)).energy_joules == 2**-16
+
+
+def test_v1_8_is_v1_7_with_more_of_each_partition() -> None:
+    fields = {version: fields[:-2] for version, (_, fields) in LAYOUTS.items()}
+    assert fields["v1_7"] == fields["v1_8"]
+    assert [LAYOUTS[version][0] for version in ("v1_7", "v1_8")] == [2208, 3872]
 
 
 def test_vega20s_energy_is_no_counter() -> None:
@@ -203,7 +223,8 @@ def test_a_narrow_all_ones_is_no_energy_either() -> None:
         ((DATA / "telemetry/gpu_metrics/bad_size_header_v1_3.bin").read_bytes(), "malformed"),
         ((DATA / "telemetry/gpu_metrics/bad_truncated_v1_3.bin").read_bytes(), "malformed"),
         ((DATA / "telemetry/gpu_metrics/future_v1_42.bin").read_bytes(), "not_supported"),
-        (struct.pack("<HBB", 2200, 1, 7) + bytes(2196), "not_supported"),
+        (struct.pack("<HBB", 4000, 1, 9) + bytes(3996), "not_supported"),
+        (struct.pack("<HBB", 2200, 1, 7) + bytes(2204), "malformed"),
         (struct.pack("<HBB", 120, 2, 3) + bytes(116), "not_supported"),
         (struct.pack("<HBB", 119, 1, 3) + bytes(116), "malformed"),
         (struct.pack("<HBB", 121, 1, 3) + bytes(117), "malformed"),
@@ -235,6 +256,7 @@ def test_any_body_is_told_in_its_units(version: str, body: st.DataObject) -> Non
         for index in range(field.length):
             at = field.offset + index * field.each
             raw = int.from_bytes(data[at : at + field.each], "little")
-            if raw != 256**field.each - 1 and (field.name, raw) != ("energy_accumulator", 0xFFFF_FFFF):
+            none = {256**field.each - 1, *NONE.get(field.name, ())}
+            if raw not in none:
                 expected[place(field.name, index if field.length > 1 else None)] = raw * MEANINGS[field.name][2]
     assert flatten(parse(data)) == pytest.approx(expected)

@@ -133,6 +133,31 @@ def test_a_value_that_is_none(tmp_path: Path, change: dict[str, str], name: str,
     assert name not in values(collected)
 
 
+def test_more_memory_than_a_machine_can_have_is_out_of_range(tmp_path: Path) -> None:
+    most = MEMINFO.replace("65536000 kB", f"{1 << 50} kB")
+    assert values(HostCollector(tree(tmp_path, meminfo=most)).collect())["cadenza_host_memory_size_bytes"] == 2.0**60
+    more = MEMINFO.replace("65536000 kB", f"{(1 << 50) + 1} kB")
+    collected = HostCollector(tree(tmp_path, meminfo=more)).collect()
+    assert Missing("cadenza_host_memory_size_bytes", "", "out_of_range") in collected.missing
+
+
+@pytest.mark.parametrize("name", ["sixteen-letters-", "e\x1bth0", "a b\rc"])
+def test_what_is_no_name_of_a_device_is_passed_over(tmp_path: Path, name: str) -> None:
+    collected = HostCollector(tree(tmp_path, net=NET.replace("eth0.7", name))).collect()
+    told = {dict(reading.labels)["device"] for reading in collected.readings if "network" in reading.name}
+    assert told == {"lo"}
+
+
+def test_a_device_that_is_listed_twice_is_told_once(tmp_path: Path) -> None:
+    """The kernel lists each once; a table that is read while devices come and go may not."""
+    collected = HostCollector(tree(tmp_path, net=NET + NET.replace(" 1000 ", " 7777 "))).collect()
+    told = [reading for reading in collected.readings if reading.name == "cadenza_host_network_received_bytes_total"]
+    assert [(dict(reading.labels)["device"], reading.value) for reading in told] == [
+        ("lo", 1000.0),
+        ("eth0.7", 2.0**64),
+    ]
+
+
 def test_a_file_that_may_not_be_read_is_denied(tmp_path: Path) -> None:
     host = HostCollector(tree(tmp_path))
     with mock.patch.object(os, "open", side_effect=PermissionError(errno.EACCES, "")):

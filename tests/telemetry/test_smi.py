@@ -28,6 +28,7 @@ from cadenza.telemetry.smi import (
     pci_address,
     scaled,
     sniff,
+    unique_id,
 )
 
 DATA = Path(__file__).parents[1] / "data/telemetry"
@@ -113,6 +114,22 @@ def test_percentages_are_the_nearest_ratio() -> None:
 )
 def test_addresses(text: object, address: str | None) -> None:
     assert pci_address(text) == address
+
+
+@pytest.mark.parametrize(
+    ("value", "digits"),
+    [
+        ("0x1A2B3C4D5E6F7081", "1a2b3c4d5e6f7081"),
+        ("0123456789ab", "0123456789ab"),
+        ("N/A", ""),
+        ("0x0", ""),  # of a Radeon, which has none
+        ("0x0000000000000000", ""),
+        (0, ""),
+        (None, ""),
+    ],
+)
+def test_unique_ids(value: object, digits: str) -> None:
+    assert unique_id(value) == digits
 
 
 def test_labels() -> None:

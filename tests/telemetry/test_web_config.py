@@ -72,6 +72,10 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path, text: str) -> None:
         (f'basic_auth_users: {{"b:ob": "{HASH}"}}', "b:ob"),
         ("basic_auth_users: {bob: 12}", "basic_auth_users"),
         ("basic_auth_users: {bob: " + HASH.replace("$04$", "$31$") + "}", "cost 4 to 17"),
+        (f"basic_auth_users: {{{HASH}: bob}}", "the user '(a hash)'"),  # the wrong way round
+        (f"{HASH}: bob", "(a hash)"),
+        (f"http_server_config: {{headers: {{{HASH}: a}}}}", "(a hash)"),
+        ('basic_auth_users: {"a\\nb\\e[1m": x}', "the user 'a b [1m'"),
         ("- a", "array"),
         ("a: [", "no YAML"),
         (b"\xff\xfe\x00", "no YAML"),
@@ -84,6 +88,7 @@ def test_what_makes_no_sense_is_named(tmp_path: Path, text: str | bytes, named: 
     assert named in str(error.value)
     assert "hunter2" not in str(error.value)
     assert HASH[7:] not in str(error.value)
+    assert str(error.value).isprintable()
 
 
 def test_broken_yaml_tells_its_line_and_nothing_of_its_text(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from cadenza.telemetry.findings import Findings
 from cadenza.telemetry.reading import Collected, Missing, Reading, Reason
-from cadenza.telemetry.smi import SmiCollector, find_roots, fold, label, number, pci_address, scaled
+from cadenza.telemetry.smi import SmiCollector, find_roots, fold, label, number, pci_address, scaled, unique_id
 
 Units = Mapping[str, float]
 
@@ -119,6 +119,7 @@ _VALUE = re.compile(r"([+-]?\d{1,40}(?:\.\d{1,40})?) ?([^\d\s]{1,8})", re.ASCII)
 _CARDS = 1024
 _BLOCKS = 64
 _DEVICE_NOT_FOUND = -3
+_MOST_BEFORE_MI300 = 64 << 30  # bytes of each half of an MI250
 _SPLIT = ("dpx", "tpx", "qpx", "cpx")
 
 
@@ -284,13 +285,17 @@ def _read_card(card: Mapping[str, object], findings: Findings) -> None:
 def _type_of_power(card: Mapping[str, object]) -> str:
     """The tool shows the instant power where the chip tells it, else the average: it does from MI300 on.
 
-    Those are known by their gfx name, or by having no edge sensor.
+    Those are known by their gfx name, by having no edge sensor, or in the rows of monitor, which have no edge for any
+    card, by more memory than any before them.
     """
     gfx = str(fold(card.get("asic")).get("target_graphics_version")).lower()
     if gfx.startswith("gfx"):
         return "instant" if gfx.startswith(("gfx94", "gfx95")) else "average"
     edge = fold(card.get("temperature")).get("edge")
-    return "instant" if edge is not None and _measure(edge, _CELSIUS) == "not_supported" else "average"
+    if edge is not None:
+        return "instant" if _measure(edge, _CELSIUS) == "not_supported" else "average"
+    size = _measure(fold(card.get("mem_usage")).get("total_vram"), _BYTES)
+    return "instant" if not isinstance(size, str) and size > _MOST_BEFORE_MI300 else "average"
 
 
 def _read_clocks(clock: Mapping[str, object], findings: Findings) -> None:
@@ -365,7 +370,7 @@ def _read_facts(index: int, card: Mapping[str, object], findings: Findings) -> N
         label(asic.get("target_graphics_version")),
         label(asic.get("market_name")) or label(board.get("product_name")),
         label(driver.get("version", driver.get("driver_version"))),
-        label(asic.get("asic_serial")).lower().removeprefix("0x"),
+        unique_id(asic.get("asic_serial")),
         label(board.get("product_serial")),
         label(vbios.get("part_number")),
         label(partition.get("accelerator_partition", partition.get("compute_partition"))),

@@ -4,7 +4,7 @@ Reads the Prometheus text format (https://prometheus.io/docs/instrumenting/expos
 them only the lines that it knows: prometheus_client's parser reads all, which takes eight times as long. Engines:
 
 vllm      three generations: V0 (0.6), the transition (0.9, both names), 0.32
-sglang    gauges from each rank: of those that hold one batch together, one is counted
+sglang    series from each rank: of those that hold one batch together, one is counted
 tgi       no model label; tpot_s is its inference time over tokens, prefill included
 llamacpp  no model label, no histograms
 """
@@ -32,6 +32,12 @@ class _Names(NamedTuple):
     histograms: dict[str, tuple[str, ...]]
 
 
+# Beside the scheduler's own: for grammars that are being compiled; and where prefill and decode are servers of their
+# own, for the other side (bootstrap, older: prealloc), for memory, and for the KV cache to arrive.
+_SGLANG_QUEUES = " + ".join(
+    f"sglang:num_{name}queue_reqs"
+    for name in ("", "grammar_", "prefill_bootstrap_", "prefill_prealloc_", "decode_prealloc_", "decode_transfer_")
+)
 _ENGINES: dict[str, _Names] = {
     "vllm": _Names(
         "vllm:",
@@ -60,7 +66,7 @@ _ENGINES: dict[str, _Names] = {
         "sglang:",
         {
             "running": ("sglang:num_running_reqs",),
-            "waiting": ("sglang:num_queue_reqs + sglang:num_grammar_queue_reqs",),
+            "waiting": (_SGLANG_QUEUES,),
             "kv_usage": ("sglang:token_usage",),
             "preemptions_total": ("sglang:num_retracted_requests_total",),
             "prompt_tokens_total": ("sglang:prompt_tokens_total",),
@@ -118,7 +124,7 @@ def _wanted() -> Iterator[str]:
 
 
 _WANTED = frozenset(_wanted())
-_LINE = re.compile(rb"^(# TYPE[ \t]+)?((?:vllm:|sglang:|tgi_|llamacpp:)[a-zA-Z0-9_:]++)([^\n]*+)", re.MULTILINE)
+_LINE = re.compile(rb"^[ \t]*+(# TYPE[ \t]+)?((?:vllm:|sglang:|tgi_|llamacpp:)[a-zA-Z0-9_:]++)([^\n]*+)", re.MULTILINE)
 # After the name: labels, a value, perhaps a time stamp, perhaps an exemplar.
 _REST = re.compile(
     rb'(?:[ \t]*\{((?:[^"}]|"(?:[^"\\]|\\.)*+")*+)\}[ \t]*|[ \t]+)'
@@ -234,7 +240,8 @@ def _state(engine: str, names: _Names, samples: _Samples, declared: Mapping[str,
     for field, choices in names.histograms.items():
         chosen = next((name for name in choices if f"{name}_bucket" in samples), None)
         if chosen is not None:
-            fields[field] = _histogram(samples[f"{chosen}_bucket"], samples.get(f"{chosen}_sum", []))
+            buckets, sums = (_one_rank(samples.get(f"{chosen}_{part}", [])) for part in ("bucket", "sum"))
+            fields[field] = _histogram(buckets, sums)
         elif any(_declares(declared, name, b"histogram") for name in choices):
             fields[field] = Histogram((), (), 0.0)
     if engine == "vllm":

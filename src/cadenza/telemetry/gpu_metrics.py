@@ -1,4 +1,4 @@
-"""The driver's binary file `gpu_metrics`, v1_0 to v1_6, in SI units; what the chip does not tell is left out.
+"""The driver's binary file `gpu_metrics`, v1_0 to v1_8, in SI units; what the chip does not tell is left out.
 
 Layouts: `struct gpu_metrics_v1_*` of Linux `kgd_pp_interface.h`, little-endian, natively aligned. The driver fills the
 whole with ones first, so a field of all ones is one that the chip does not have.
@@ -16,7 +16,8 @@ ENERGY_J = 2.0**-16  # unit of energy_accumulator: 15.259 µJ
 _MHZ, _TENTH_GT = 1e6, 1e8
 _PER_S, _PER_ONE, _PER_VOLT = 1e9, 100, 1000  # ns, percent, mV
 _ONES = {"B": 0xFF, "H": 0xFFFF, "I": 0xFFFF_FFFF, "Q": 0xFFFF_FFFF_FFFF_FFFF}
-# Where a chip has no energy counter, newer drivers store a 32-bit all-ones into the 64-bit field.
+# Where a chip has no energy counter, newer drivers store a 32-bit all-ones into the 64-bit field. The second die of an
+# MI250 has neither power nor energy of its own, and the driver tells 0 of both (`aldebaran_get_gpu_metrics`).
 _NARROW_ONES = 0xFFFF_FFFF
 
 # name@offset, the struct code, and how often it comes; fields that have no series are left out. The first word is the
@@ -28,6 +29,10 @@ _HEAD_1_1 = """temperature_edge@4H temperature_hotspot@6H temperature_mem@8H tem
     current_fan_speed@72H pcie_link_width@74H pcie_link_speed@76H temperature_hbm@88H4"""
 _HEAD_1_4 = """temperature_hotspot@4H temperature_mem@6H temperature_vrsoc@8H curr_socket_power@10H
     average_gfx_activity@12H average_umc_activity@14H"""
+_HEAD_1_7 = f"""{_HEAD_1_4} energy_accumulator@24Q system_clock_counter@32Q accumulation_counter@40I
+    prochot_residency_acc@44I ppt_residency_acc@48I socket_thm_residency_acc@52I vr_thm_residency_acc@56I
+    hbm_thm_residency_acc@60I pcie_link_width@68H pcie_link_speed@70H pcie_replay_count_acc@112Q current_gfxclk@296H8
+    current_socclk@312H4 current_vclk0@320H4 current_dclk0@328H4 current_uclk@336H"""
 _LAYOUTS = {
     (1, 0): """80 system_clock_counter@8Q temperature_edge@16H temperature_hotspot@18H temperature_mem@20H
         temperature_vrgfx@22H temperature_vrsoc@24H temperature_vrmem@26H average_gfx_activity@28H
@@ -47,6 +52,9 @@ _LAYOUTS = {
         prochot_residency_acc@36I ppt_residency_acc@40I socket_thm_residency_acc@44I vr_thm_residency_acc@48I
         hbm_thm_residency_acc@52I pcie_link_width@60H pcie_link_speed@62H pcie_replay_count_acc@104Q
         current_gfxclk@264H8 current_socclk@280H4 current_vclk0@288H4 current_dclk0@296H4 current_uclk@304H""",
+    # What v1_8 has more stands behind all this, in the partitions' own part.
+    (1, 7): f"2208 {_HEAD_1_7}",
+    (1, 8): f"3872 {_HEAD_1_7}",
 }
 _SENSORS = {
     "temperature_edge": "edge",
@@ -87,12 +95,13 @@ class GpuMetrics(msgspec.Struct, frozen=True, kw_only=True):
     clock_s                  when the driver filled it: its clock since boot
     temperatures_celsius     by sensor: edge, junction, mem, vrgfx, vrsoc, vrmem, hbm0 … hbm3
     busy_ratio, memory_busy_ratio   as told, so that a value above 1 can be seen
-    average_power_watts, instant_power_watts   of the socket; a version has one of the two
-    energy_joules            since the driver was loaded; v1_1 on. Some chips count in 32 bits: it wraps at 65,536 J
+    average_power_watts, instant_power_watts   of the socket; a version has one of the two. An average of 0 is none
+    energy_joules            since the driver was loaded; v1_1 on. Some chips count in 32 bits: it wraps at 65,536 J.
+                             0 is none: no chip that counts is at 0 when it can be asked
     clocks_hertz             by domain: sclk, mclk, socclk, vclk0, …; sclk0 … sclk7 where each die has its own
     voltages_volts           by rail: vddgfx, soc, mem
     throttle_status          bits as the chip has them; indep_throttle_status: as the kernel has them, the same for all
-    cycles                   of the chip's control loop (v1_6), whose length no source tells; `residencies_cycles` by
+    cycles                   of the chip's control loop (v1_6 on), whose length no source tells; `residencies_cycles` by
                              reason are counted in the same, so that only the ratio of two differences has a meaning
     """
 
@@ -174,9 +183,9 @@ def _convert(version: tuple[int, int], raw: Mapping[str, int]) -> GpuMetrics:
         temperatures_celsius=_group(raw, _SENSORS),
         busy_ratio=_divide(raw.get("average_gfx_activity"), _PER_ONE),
         memory_busy_ratio=_divide(raw.get("average_umc_activity"), _PER_ONE),
-        average_power_watts=raw.get("average_socket_power"),
+        average_power_watts=raw.get("average_socket_power") or None,
         instant_power_watts=raw.get("curr_socket_power"),
-        energy_joules=None if energy is None or energy == _NARROW_ONES else energy * ENERGY_J,
+        energy_joules=None if energy in (None, 0, _NARROW_ONES) else energy * ENERGY_J,
         clocks_hertz={domain: mhz * _MHZ for domain, mhz in _group(raw, _CLOCKS).items()},
         voltages_volts={rail: mv / _PER_VOLT for rail, mv in _group(raw, _RAILS).items()},
         fan_rpm=raw.get("current_fan_speed"),

@@ -11,6 +11,8 @@ from cadenza.telemetry.root import UnreadableError, read_bytes
 _STAT_BYTES = 1 << 20  # a line a core, then one long line of interrupt counts
 _TABLE_BYTES = 1 << 20
 _DEVICES = 256
+_NAME_BYTES = 15  # of a network device (IFNAMSIZ)
+_MOST_BYTES = 1 << 60  # of memory; and no counter of the kernel's has more than 64 bits
 _CORES = 65_536
 _CPU_RATIO, _CORES_ONLINE = "cadenza_host_cpu_ratio", "cadenza_host_cores"
 _MEMORY_SIZE, _MEMORY_FREE = "cadenza_host_memory_size_bytes", "cadenza_host_memory_available_bytes"
@@ -88,22 +90,26 @@ class HostCollector:
             values = [value for name in names if (value := table.get(name)) is not None]
             if len(values) < len(names):
                 gaps[family] = "malformed" if all(name in table for name in names) else "absent"
-            elif (value := values[0] - sum(values[1:])) < 0:
+            elif not 0 <= (value := values[0] - sum(values[1:])) <= _MOST_BYTES:
                 gaps[family] = "out_of_range"
             else:
                 readings.append(Reading(family, (), float(value)))
         return readings, gaps
 
     def _read_network(self) -> tuple[list[Reading], dict[str, Reason]]:
-        readings: list[Reading] = []
+        found: dict[tuple[str, Labels], float] = {}
         for line in _read_table(self._proc / "net" / "dev")[: _DEVICES + 2]:
             name, colon, rest = line.rpartition(b":")
             columns = _numbers(rest.split())
+            device = name.strip().decode("utf-8", errors="replace")
             if not colon or columns is None or len(columns) < _DEVICE_COLUMNS:
                 continue  # the two lines of headings
-            labels: Labels = (("device", name.strip().decode("utf-8", errors="replace")),)
-            readings.append(Reading(_RECEIVED, labels, float(columns[_RX_BYTES])))
-            readings.append(Reading(_SENT, labels, float(columns[_TX_BYTES])))
+            if len(name.strip()) > _NAME_BYTES or not device.isprintable():
+                continue
+            labels: Labels = (("device", device),)
+            found.setdefault((_RECEIVED, labels), float(columns[_RX_BYTES]))
+            found.setdefault((_SENT, labels), float(columns[_TX_BYTES]))
+        readings = [Reading(*series, value) for series, value in found.items()]
         return readings, {} if readings else {_RECEIVED: "malformed", _SENT: "malformed"}
 
 

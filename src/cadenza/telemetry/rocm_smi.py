@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from cadenza.telemetry.findings import Findings
 from cadenza.telemetry.reading import Collected, Missing, Reading, Reason
-from cadenza.telemetry.smi import SmiCollector, find_roots, fold, label, number, pci_address, scaled
+from cadenza.telemetry.smi import SmiCollector, find_roots, fold, label, number, pci_address, scaled, unique_id
 
 # Flags that every version since 4 has. Not --showbw, which sleeps for a second a card.
 FLAGS = (
@@ -241,7 +241,7 @@ def _tell_facts(card: Card, driver: str, findings: Findings) -> None:
         keys.get("gfx version", ""),
         next((name for name in names if name and not name.lower().startswith("0x")), ""),
         driver,
-        keys.get("unique id", "").lower().removeprefix("0x"),
+        unique_id(card.keys.get("unique id")),
         keys.get("serial number", ""),
         keys.get("vbios version", ""),
         keys.get("compute partition", ""),

@@ -135,6 +135,12 @@ def pci_address(value: object) -> str | None:
     return None if match is None else "{}:{}:{}.{}".format(*match.groups())
 
 
+def unique_id(value: object) -> str:
+    """Hex digits as the kernel has them, in lower case without 0x; empty where there is none, or 0 for none."""
+    digits = label(value).lower().removeprefix("0x")
+    return digits if digits.strip("0") else ""
+
+
 def label(value: object) -> str:
     """A text as a label: one printable line; empty where the tool says that it has none."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 64:

@@ -78,7 +78,7 @@ def _read_bits(mask: int, names: dict[int, str], always: tuple[str, ...]) -> dic
 
 
 class Residency:
-    """Seconds for which one card was throttled, from the counters of v1_6; starts at 0 with the first file.
+    """Seconds for which one card was throttled, from the counters of v1_6 and later; starts at 0 with the first file.
 
     The counters are in cycles of the chip's control loop, and no source says how long one lasts: the kernel gives them
     no unit, and amd-smi shows Δresidency / Δcycles as a percentage. That share of the time between two files (the

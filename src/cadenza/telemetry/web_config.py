@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from cadenza.errors import UsageError
+from cadenza.record import printable
 
 _FILE_BYTES = 256 << 10
 # bcrypt looks at no more of a password than this.
@@ -27,6 +28,7 @@ _CREDENTIALS_BYTES = 2048
 _CACHED = 64
 # 2^17 rounds are about ten seconds, for every wrong password.
 _HASH = re.compile(r"\$2[aby]\$(?:0[4-9]|1[0-7])\$[./A-Za-z0-9]{53}")
+_LIKE_A_HASH = re.compile(r"\$[0-9][a-z]?\$\S*")
 Version = Literal["TLS10", "TLS11", "TLS12", "TLS13"]
 _VERSIONS: dict[Version, ssl.TLSVersion] = {
     "TLS10": ssl.TLSVersion.TLSv1,
@@ -84,7 +86,7 @@ def load(file: Path) -> WebConfig:
         # An empty file is a config without settings.
         config = msgspec.yaml.decode(text, type=WebConfig | None) or WebConfig()
     except msgspec.ValidationError as error:
-        raise UsageError(f"the web config {file} makes no sense: {error}") from None
+        raise UsageError(f"the web config {file} makes no sense: {_told(str(error))}") from None
     except (ValueError, RecursionError) as error:
         # YAML's own message may quote the text, hashes and all: only the place is told.
         at = re.search(r"line \d+", str(error))
@@ -94,14 +96,14 @@ def load(file: Path) -> WebConfig:
     for user, hashed in config.basic_auth_users.items():
         if ":" in user or not _HASH.fullmatch(hashed):
             raise UsageError(
-                f"the web config {file}: the user '{user}' needs a name without a colon and a bcrypt hash of cost 4 "
-                "to 17 (`htpasswd -nBC 10 USER` makes one)"
+                f"the web config {file}: the user '{_told(user)}' needs a name without a colon and a bcrypt hash of "
+                "cost 4 to 17 (`htpasswd -nBC 10 USER` makes one)"
             )
     for name, value in config.http_server_config.headers.items():
         if name not in _HEADERS or not (value.isascii() and value.isprintable()):
             raise UsageError(
                 f"the web config {file}: http_server_config.headers takes {', '.join(sorted(_HEADERS))}, "
-                f"each a line of ASCII, not '{name}'"
+                f"each a line of ASCII, not '{_told(name)}'"
             )
     return config
 
@@ -119,7 +121,8 @@ def make_context(config: TlsServerConfig, folder: Path) -> ssl.SSLContext:
         # A key with a passphrase would ask for it on the terminal.
         context.load_cert_chain(cert, key, password=b"")
     except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"the certificate {cert} and the key {key} cannot be used: {_why(error)}") from None
+        files = f"the certificate {_told(str(cert))} and the key {_told(str(key))}"
+        raise UsageError(f"{files} cannot be used: {_why(error)}") from None
     wanted = config.client_auth_type
     if config.client_ca_file is None:
         if wanted not in (None, "NoClientCert"):
@@ -131,9 +134,14 @@ def make_context(config: TlsServerConfig, folder: Path) -> ssl.SSLContext:
     try:
         context.load_verify_locations(authority)
     except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"the client authority {authority} cannot be used: {_why(error)}") from None
+        raise UsageError(f"the client authority {_told(str(authority))} cannot be used: {_why(error)}") from None
     context.verify_mode = ssl.CERT_OPTIONAL if wanted == "VerifyClientCertIfGiven" else ssl.CERT_REQUIRED
     return context
+
+
+def _told(text: str) -> str:
+    """A piece of the file in a message: one line, without what may be a hash that stands in the wrong place."""
+    return printable(_LIKE_A_HASH.sub("(a hash)", text))
 
 
 def _why(error: OSError) -> str:
