@@ -1,4 +1,4 @@
-"""Stage situations that have one cause each, measure them, and see whether the report names that cause.
+"""Stage situations whose cause is known, measure them, and see whether the report names that cause.
 
     python scripts/stage_bottlenecks.py                                  the embedded engine with a simulated board
     python scripts/stage_bottlenecks.py --list                           the flags that a real vLLM needs for each
@@ -13,8 +13,10 @@ import argparse
 import contextlib
 import json
 import os
+import selectors
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -22,9 +24,13 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+from urllib.parse import urlsplit
+
+from situations import SITUATIONS, Situation
 
 from cadenza.clock import NS_PER_S
 from cadenza.engine.board.boards import Board
@@ -35,81 +41,9 @@ CADENZA = (sys.executable, "-m", "cadenza")
 UP_WITHIN_S, DOWN_WITHIN_S, RUN_WITHIN_S = 300.0, 30.0, 300.0
 # The client runs for 10 ms, then stands still for 190 ms: a container with a CPU limit of 0.05 does so.
 RUNS_S, STANDS_S = 0.01, 0.19
-
-
-class Situation(NamedTuple):
-    """One cause.
-
-    expected   the verdict's kind
-    engine     flags of `cadenza engine`; heat_s: seconds that its cards work before the run (a server without cards is
-               given those of a simulated board, overheated)
-    vllm       flags of `vllm serve`
-    run        flags of `cadenza run`; `on_engine`, `on_vllm`: more of them there
-    """
-
-    name: str
-    expected: str
-    staged: str
-    run: tuple[str, ...]
-    engine: tuple[str, ...] = ()
-    vllm: tuple[str, ...] = ()
-    on_engine: tuple[str, ...] = ()
-    on_vllm: tuple[str, ...] = ()
-    starved: bool = False
-    heat_s: float = 0.0
-
-
-SITUATIONS = (
-    Situation(
-        name="client",
-        expected="client",
-        staged="C = 32, and the client stands still for 190 of each 200 ms, as behind a CPU limit of 0.05",
-        run=("-c", "32", "--output-tokens", "16"),
-        engine=("--speed", "20"),
-        on_engine=("--requests", "256"),
-        on_vllm=("--requests", "256"),
-        starved=True,
-    ),
-    Situation(
-        name="queue",
-        expected="queue",
-        staged="C = 16 where 2 may run: `--max-num-seqs 2`",
-        run=("-c", "16", "--output-tokens", "64:128"),
-        engine=("--speed", "5", "--max-num-seqs", "2"),
-        vllm=("--max-num-seqs", "2"),
-        on_engine=("--requests", "32"),
-        on_vllm=("--requests", "128"),
-    ),
-    Situation(
-        name="KV cache",
-        expected="KV capacity",
-        staged="C = 8, answers of 256 tokens, and KV blocks for 1,024 tokens in all",
-        run=("-c", "8", "--output-tokens", "256"),
-        engine=("--speed", "5", "--set", "num_gpu_blocks=65", "--set", "max_model_len=512"),
-        vllm=("--num-gpu-blocks-override", "33", "--block-size", "32", "--max-model-len", "512"),  # 32: what a CPU has
-        on_engine=("--requests", "24"),
-        on_vllm=("--requests", "96"),
-    ),
-    Situation(
-        name="decode",
-        expected="decode bandwidth",
-        staged="C = 4, short prompts, answers of 128 to 256 tokens, and room for all of it",
-        run=("-c", "4", "--output-tokens", "128:256"),
-        engine=("--speed", "5"),
-        on_engine=("--requests", "24"),
-        on_vllm=("--requests", "128"),
-    ),
-    Situation(
-        name="throttle",
-        expected="thermal throttle",
-        staged="C = 4, and the fan of the second simulated card stands still: `--board-fault overheat:1`",
-        run=("-c", "4", "--output-tokens", "128:256"),
-        engine=("--speed", "5", "--board-fault", "overheat:1"),
-        on_engine=("--requests", "24"),
-        on_vllm=("--requests", "64"),
-        heat_s=280.0,
-    ),
-)
+CARDS = ("mi50-32gb", "rx6900xt")
+# A process that computes for nothing, at a low priority, and that ends by itself.
+BURN = "import os, time; os.nice(19); end = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
 
 
 @contextlib.contextmanager
@@ -191,21 +125,86 @@ def starve(group: int, ended: threading.Event) -> None:
             ended.wait(RUNS_S)
 
 
+@contextlib.contextmanager
+def delayed(url: str, delay_s: float) -> Iterator[str]:
+    """A relay before the server at `url` that holds every byte for `delay_s`, each way; the relay's URL."""
+    if not delay_s:
+        yield url
+        return
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = int(listener.getsockname()[1])
+        server = (urlsplit(url).hostname or "", urlsplit(url).port or 80)
+        carrier = threading.Thread(target=carry, args=(listener, server, delay_s, ended))
+        carrier.start()
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            ended.set()
+            carrier.join()
+
+
+def carry(listener: socket.socket, server: tuple[str, int], delay_s: float, ended: threading.Event) -> None:
+    """Take connections and pass on what comes in, in both directions, until `ended`."""
+    others: dict[socket.socket, socket.socket] = {}
+    held: deque[tuple[float, socket.socket, bytes]] = deque()  # the same delay for all: in order
+    with selectors.DefaultSelector() as ready, contextlib.ExitStack() as opened:
+        ready.register(listener, selectors.EVENT_READ)
+        while not ended.is_set():
+            for key, _ in ready.select(min(0.05, max(0.0, held[0][0] - time.monotonic())) if held else 0.05):
+                if key.fileobj is listener:
+                    ends = (listener.accept()[0], socket.create_connection(server))
+                    for one, other in (ends, ends[::-1]):
+                        opened.enter_context(one).setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                        others[one] = other
+                        ready.register(one, selectors.EVENT_READ)
+                    continue
+                (one,) = [known for known in others if known is key.fileobj]
+                data = b""
+                with contextlib.suppress(OSError):
+                    data = one.recv(1 << 16)
+                held.append((time.monotonic() + delay_s, others[one], data))
+                if not data:
+                    ready.unregister(one)
+            while held and held[0][0] <= time.monotonic():
+                _, to, data = held.popleft()
+                with contextlib.suppress(OSError):
+                    to.sendall(data) if data else to.shutdown(socket.SHUT_WR)
+
+
+@contextlib.contextmanager
+def burning(processes: int) -> Iterator[None]:
+    """So many processes that keep a core busy each."""
+    started = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
 def heat(situation: Situation, url: str, out: Path) -> None:
     """Let the cards work for `heat_s` seconds of the engine's time; the run that does so is not looked at."""
     speed = float(situation.engine[situation.engine.index("--speed") + 1])
-    flags = ("--model", MODEL, "-c", "4", "--duration", str(situation.heat_s / speed), "--out", str(out), "--quiet")
+    work = ("-c", "4", "--duration", str(situation.heat_s / speed), "--output-tokens", "16")
+    flags = ("--model", MODEL, *work, "--out", str(out), "--quiet")
     run_aside(url, flags)
 
 
-def overheat(root: Path) -> Path:
-    """For a server without cards: a simulated board whose second card has worked without its fan until it throttles."""
-    board = Board.for_devices(["mi50-32gb", "rx6900xt"], seed=0)
-    board.inject(parse_fault("overheat:1"), 0)
+def show_cards(root: Path, shares: Sequence[float]) -> Path:
+    """Files of a simulated board beside the server, whose cards work for these `shares` of the time; for none: whose
+    second card has worked without its fan until it throttles."""
+    board = Board.for_devices(CARDS, seed=0)
     now_ns = 0
-    while not board.read()[1].throttling:
-        now_ns += 10 * NS_PER_S
-        board.advance(now_ns, [card.working(1.0, 8 << 30) for card in board.cards])
+    if shares:
+        board.advance(now_ns, [card.working(0.0, 0) for card in board.cards])
+        board.advance(60 * NS_PER_S, [c.working(s, 8 << 30) for c, s in zip(board.cards, shares, strict=True)])
+    else:
+        board.inject(parse_fault("overheat:1"), 0)
+        while not board.read()[1].throttling:
+            now_ns += 10 * NS_PER_S
+            board.advance(now_ns, [card.working(1.0, 8 << 30) for card in board.cards])
     board.write(root)
     return root
 
@@ -219,13 +218,23 @@ def run_aside(url: str, flags: tuple[str, ...]) -> None:
 def tell(situation: Situation, point: dict[str, Any]) -> bool:
     """Print the row; whether the verdict is the expected one."""
     found = point["bottleneck"]
-    right = bool(found["kind"] == situation.expected)
+    beside = any(told.startswith(f"beside it, {situation.beside}:") for told in found["evidence"])
+    right = bool(found["kind"] == situation.expected) and (beside or not situation.beside)
     evidence = "; ".join(found["evidence"]).replace("|", "\\|")
     print(
         f"| {situation.name} | {situation.staged} | **{found['kind']}**: {evidence} | {'yes' if right else 'NO'} |",
         flush=True,
     )
     return right
+
+
+def stage(situation: Situation, url: str, flags: tuple[str, ...], out: Path, board: Path | None) -> bool:
+    """Measure the server at `url` in the situation, the machine's cards being those of `board`; if right."""
+    if board is not None:
+        (board / "proc").symlink_to("/proc")  # the host is this one
+    burners = os.cpu_count() or 1 if situation.burnt else 0
+    with delayed(url, situation.delay_s) as asked, burning(burners):
+        return tell(situation, measure(situation, asked, flags, out, board))
 
 
 def on_engine(chosen: list[Situation], out: Path) -> list[bool]:
@@ -239,8 +248,10 @@ def on_engine(chosen: list[Situation], out: Path) -> list[bool]:
                 name = situation.name.replace(" ", "-")
                 if situation.heat_s:
                     heat(situation, url, out / f"engine-{name}-heat")
+                if situation.cards:
+                    board = show_cards(Path(folder) / "beside", situation.cards)
                 flags = ("--model", MODEL, *situation.on_engine)
-                verdicts.append(tell(situation, measure(situation, url, flags, out / f"engine-{name}", board)))
+                verdicts.append(stage(situation, url, flags, out / f"engine-{name}", board))
     return verdicts
 
 
@@ -250,13 +261,15 @@ def on_vllm(chosen: list[Situation], url: str, serve: list[str] | None, out: Pat
     for situation in chosen:
         name = situation.name.replace(" ", "-")
         log = out / f"vllm-{name}.log"
-        start = contextlib.nullcontext(url) if serve is None else served([*serve, *situation.vllm], url, log)
+        start = contextlib.nullcontext(url) if serve is None else served([*serve, *(situation.vllm or ())], url, log)
         with start:
-            flags = ("--prompts", "random:64", *situation.on_vllm)
+            prompts = () if "--prompts" in situation.on_vllm else ("--prompts", "random:64")
+            flags = (*prompts, *situation.on_vllm)
             # The first answers of a server that has just begun are slower than all that follow.
             run_aside(url, ("--requests", "16", "-c", "4", "--out", str(out / f"vllm-{name}-warm"), "--quiet"))
-            board = overheat(out / "board") if situation.heat_s else None
-            verdicts.append(tell(situation, measure(situation, url, flags, out / f"vllm-{name}", board)))
+            shown = situation.heat_s or situation.cards
+            board = show_cards(out / f"board-{name}", situation.cards) if shown else None
+            verdicts.append(stage(situation, url, flags, out / f"vllm-{name}", board))
     return verdicts
 
 
@@ -268,13 +281,15 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="what each needs, and no more")
     parser.add_argument("--out", type=Path, help="new folder for the runs (default: a temporary one)")
     args = parser.parse_args()
-    names = [situation.name for situation in SITUATIONS] if args.only is None else args.only.split(",")
-    chosen = [situation for situation in SITUATIONS if situation.name in names]
+    real = args.list or args.url is not None
+    possible = [situation for situation in SITUATIONS if situation.vllm is not None or not real]
+    names = [situation.name for situation in possible] if args.only is None else args.only.split(",")
+    chosen = [situation for situation in possible if situation.name in names]
     if len(chosen) != len(names):
-        parser.error(f"--only takes {', '.join(situation.name for situation in SITUATIONS)}")
+        parser.error(f"--only takes {', '.join(situation.name for situation in possible)}")
     if args.list:
         for situation in chosen:
-            print(f"{situation.name:9s} {' '.join(situation.vllm) or 'no more flags'}")
+            print(f"{situation.name:14s} {' '.join(situation.vllm or ()) or 'no more flags'}")
         return 0
     if args.url is not None and args.serve is None and len({situation.vllm for situation in chosen}) > 1:
         parser.error("these need servers with different flags: choose with --only (see --list), or give --serve")

@@ -1,13 +1,19 @@
 """`cadenza top`: what it is told to watch, a snapshot an interval on a pipe, and the real thing over a real engine."""
 
 import argparse
+import contextlib
+import fcntl
 import json
 import os
 import pty
+import re
 import select
 import signal
+import socket
 import subprocess
 import sys
+import termios
+import threading
 import time
 from pathlib import Path
 
@@ -199,27 +205,63 @@ def test_a_server_that_goes_away_is_told_and_tried_again_until_interrupted() -> 
     assert {stream["running"] for stream in again["streams"]} == {None}
 
 
+def own_terminal() -> None:
+    """In the child: a session whose terminal is its standard input, as a shell gives it."""
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 @pytest.mark.slow
-def test_on_a_terminal_it_is_drawn_until_ctrl_c_and_the_last_look_stays() -> None:
+@pytest.mark.parametrize("keys", [b"\x03", b"xq"])
+def test_on_a_terminal_it_is_drawn_until_ctrl_c_or_q_and_the_last_look_stays(keys: bytes) -> None:
     with child.start(PROFILE, speed=10) as engine:
         controller, terminal = pty.openpty()
+        before = termios.tcgetattr(terminal)
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
         command = [*COMMAND, engine.url, "--interval", "0.2"]
-        process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment)
-        os.close(terminal)
+        process = subprocess.Popen(
+            command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment, preexec_fn=own_terminal
+        )
         shown = b""
         until = time.monotonic() + 30
         while shown.count(b"SIMULATED") < 3 and time.monotonic() < until:
             if select.select([controller], [], [], 0.2)[0]:
                 shown += os.read(controller, 1 << 16)
-        process.send_signal(signal.SIGINT)
-        while select.select([controller], [], [], 10)[0]:
-            try:
-                data = os.read(controller, 1 << 16)
-            except OSError:  # the other end has closed
-                break
-            shown += data
+        os.write(controller, keys)
+        while process.poll() is None and time.monotonic() < until:
+            if select.select([controller], [], [], 0.1)[0]:
+                shown += os.read(controller, 1 << 16)
         assert process.wait(20) == 0
+        while select.select([controller], [], [], 0.1)[0]:
+            shown += os.read(controller, 1 << 16)
+        # What the shell had set is set again: keys are shown, and whole lines are read.
+        assert termios.tcgetattr(terminal)[3] == before[3]
+        os.close(terminal)
         os.close(controller)
     left = shown.rindex(b"\x1b[?1049l")  # back on the first screen
     assert shown.index(b"\x1b[?1049h") < left < shown.rindex(b"SIMULATED")
+    assert b"x" not in re.sub(rb"\x1b\[[?\d;]*[a-zA-Z]", b"", shown).replace(b"prefix", b"")  # a key is not shown
+
+
+@pytest.mark.slow
+def test_what_a_page_calls_its_model_reaches_no_terminal_as_an_escape() -> None:
+    hostile = "\x1b[2J\x1b]0;title\x07\x9b31m\u202egnp"
+    page = f'vllm:num_requests_running{{model_name="{hostile}"}} 3\n'.encode()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):  # closed: the test is over
+                while True:
+                    connection, _ = listener.accept()
+                    with connection:
+                        connection.recv(1 << 16)
+                        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(page)}\r\nConnection: close\r\n\r\n"
+                        connection.sendall(head.encode() + page)
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        text, told = ask(url, "--once").stdout, ask(url, "--once", "--json").stdout
+        listener.shutdown(socket.SHUT_RDWR)
+    for stream in (text, told):
+        assert "[2J ]0;title 31m gnp" in stream
+        assert all(character.isprintable() for character in stream.replace("\n", ""))

@@ -38,25 +38,38 @@ class Site:
 
     def __init__(self, folder: Path, board: Path) -> None:
         self.folder, self.board = folder, board
+        self.started: list[Started] = []
         self.engine_port, self.ill_port = free_port(), free_port()
         self.exporter_port, prometheus_port = free_port(), free_port()
         self.bundle = folder / "bundle"
         (folder / "runs").mkdir()
         self.prometheus = Prometheus(f"http://127.0.0.1:{prometheus_port}")
-        init = Started(
-            folder / "init.log",
+        self.watch = Watch(self.prometheus)
+        init = self.start(
+            "init.log",
             *("observe", "init", str(self.bundle), "--prometheus", f"127.0.0.1:{prometheus_port}"),
             *("--alertmanager", f"127.0.0.1:{free_port()}", "--exporter", f"127.0.0.1:{self.exporter_port}"),
-            *("--engine-url", f"http://127.0.0.1:{self.engine_port}", "--engine-url", f"http://127.0.0.1:{self.ill_port}"),
+            *(
+                "--engine-url",
+                f"http://127.0.0.1:{self.engine_port}",
+                "--engine-url",
+                f"http://127.0.0.1:{self.ill_port}",
+            ),
         )
         assert init.process.wait(60) == 0, init.said()
         hasten(self.bundle)
+
+    def open(self) -> None:
+        """Start all of it; whatever was started ends with `close`."""
         self.engine = self.start_engine("--gpu-memory-utilization", "0.97", "--set", "num_gpu_blocks=310")
         self.ill = self.start_ill("--disable-log-stats")
         self.exporter = self.start_exporter()
-        self.up = Started(folder / "up.log", "observe", "up", str(self.bundle))
-        wait_for(self.prometheus.is_ready, 30, self.up.said)
-        self.watch = Watch(self.prometheus)
+        up = self.start("up.log", "observe", "up", str(self.bundle))
+        wait_for(self.prometheus.is_ready, 30, up.said)
+
+    def start(self, log: str, *arguments: str) -> Started:
+        self.started.append(Started(self.folder / log, *arguments))
+        return self.started[-1]
 
     def start_engine(self, *arguments: str, speed: int = 10) -> Started:
         limits = ("--max-num-seqs", "40", "--set", "max_model_len=1024")
@@ -71,13 +84,13 @@ class Site:
         return self._start_engine(self.ill_port, *arguments)
 
     def _start_engine(self, port: int, *arguments: str) -> Started:
-        engine = Started(self.folder / f"engine-{port}.log", "engine", "--port", str(port), *arguments)
+        engine = self.start(f"engine-{port}.log", "engine", "--port", str(port), *arguments)
         wait_for(lambda: answers(f"http://127.0.0.1:{port}/health"), 20, engine.said)
         return engine
 
     def start_exporter(self) -> Started:
         where = ("--listen", f"127.0.0.1:{self.exporter_port}", "--root", str(self.board), "--interval", "0.2")
-        exporter = Started(self.folder / "exporter.log", "exporter", *where, "--runs", str(self.folder / "runs"))
+        exporter = self.start("exporter.log", "exporter", *where, "--runs", str(self.folder / "runs"))
         wait_for(lambda: answers(f"http://127.0.0.1:{self.exporter_port}/metrics"), 20, exporter.said)
         return exporter
 
@@ -86,14 +99,14 @@ class Site:
         url = f"http://127.0.0.1:{port or self.engine_port}"
         load = ("-c", str(concurrency), "--duration", str(seconds), "--warmup", "0", "--quiet")
         out = ("--out", str(self.folder / "runs" / name))
-        return Started(self.folder / f"{name}.log", "sweep", "--url", url, "--model", MODEL, *load, *out)
+        return self.start(f"{name}.log", "sweep", "--url", url, "--model", MODEL, *load, *out)
 
     def card(self, number: int) -> Path:
         return self.board / "sys" / "class" / "drm" / f"card{number}" / "device"
 
     def close(self) -> None:
         self.watch.close()
-        for one in (self.up, self.exporter, self.ill, self.engine):
+        for one in reversed(self.started):
             one.stop()
 
 
@@ -105,6 +118,7 @@ def site() -> Iterator[Site]:
     try:
         running = Site(folder, board)
         try:
+            running.open()
             yield running
         finally:
             running.close()

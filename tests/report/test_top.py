@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from cadenza.report.top import render, to_text
+from cadenza.report.top import render, render_screen, to_text
 from cadenza.stats.glance import Card, Glance, HostNow, Progress, Stream, Times
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "report"
@@ -145,6 +145,50 @@ def test_of_many_models_the_busiest_are_shown_in_their_order() -> None:
     lines = to_text(msgspec.structs.replace(SERVER, streams=streams), 1.0).splitlines()
     assert [line.split()[0] for line in lines if line.startswith("model-")] == [f"model-{n:02}" for n in range(8, 20)]
     assert "and 8 models more" in lines
+
+
+def test_a_model_without_a_name_is_a_dash_and_a_percentile_below_the_first_bound_says_so() -> None:
+    first = Times(n=9, mean=6.71, p50=10, p99=12.5, at_most=("p50",))
+    lines = to_text(msgspec.structs.replace(SERVER, streams=[Stream(model="", tpot_ms=first)]), 1.0).splitlines()
+    (row,) = [line for line in lines if "6.71" in line]
+    assert row.split()[0] == "–"
+    assert row.split()[-3:] == ["6.71", "<10.00", "12.50"]
+    assert "< below the first bound of the engine's histogram" in lines
+
+
+@pytest.mark.parametrize("height", [10, 24, 30, 60])
+@pytest.mark.parametrize("models", [1, 3, 20])
+def test_what_stands_below_the_tables_is_on_the_screen_too(height: int, models: int) -> None:
+    streams = [Stream(model=f"model-{n:02}", running=n) for n in range(models)]
+    cards = [Card(gpu=f"gpu-{n}", busy=n / 20, state="gone" if n == 1 else "up") for n in range(16)]
+    glance = msgspec.structs.replace(SERVER, streams=streams, cards=cards, notes=["A note."], kernel={})
+    console = Console(file=io.StringIO(), width=80, height=height, color_system=None)
+    console.print(render_screen(glance, console, 1.0))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    left = {line.split()[2]: int(line.split()[1]) for line in lines if line.startswith("and ")}
+    shown = {line.split()[0] for line in lines if line.strip()}
+    told_models, told_cards = (len({name for name in shown if name.startswith(kind)}) for kind in ("model-", "gpu-"))
+    assert "A note." in lines
+    assert told_models + left.get("models", left.get("model", 0)) == models
+    assert told_cards + left.get("cards", left.get("card", 0)) == 16
+    # A row of each is 15 lines, and 3 more where something is left out twice.
+    assert len(lines) <= max(height, 18)
+    assert "gpu-1" in shown  # in trouble
+    if height == 60:
+        assert (told_models, told_cards) == (min(models, 12), 16)
+    if told_cards < 16 and told_cards > 1:
+        assert "gpu-15" in shown  # the busiest
+
+
+def test_a_run_that_has_ended_is_not_looked_at_again() -> None:
+    assert to_text(msgspec.structs.replace(RUN, status="complete"), 1.0).splitlines()[0].endswith(" its last 2.8 s")
+    assert to_text(RUN, 1.0).splitlines()[0].endswith(" every 1 s, over the last 2.8 s")
+
+
+def test_on_a_narrow_terminal_the_pace_is_left_out_and_nothing_is_cut() -> None:
+    lines = to_text(SERVER, 1.0, 40).splitlines()
+    assert lines[0].split() == ["http://127.0.0.1:8000", "vllm", "up"]
+    assert "24.0/64.0 GiB" in " ".join(lines)
 
 
 def test_an_itl_stands_for_the_cadence_where_there_is_no_tpot() -> None:

@@ -3,9 +3,8 @@
 import msgspec
 import pytest
 
-from cadenza.stats.bottleneck import Bottleneck, Evidence, add_growth, find_bottleneck, gather
-from cadenza.stats.machine import Engine, Gpu, Host, Machine
-from cadenza.stats.reconcile import Count, Reconciliation, Time
+from cadenza.stats.bottleneck import Bottleneck, add_growth, find_bottleneck
+from cadenza.stats.evidence import Evidence
 
 A, B = "0000:43:00.0", "0000:03:00.0"
 # A quiet engine in the middle of long answers, on two cards that do the same: decode is where the time goes.
@@ -14,6 +13,7 @@ DECODING = Evidence(
     kv_peak=0.4,
     waiting_share=0.0,
     preempted_share=0.0,
+    running_mean=8.0,
     queue_ms=1.0,
     prefill_ms=200.0,
     decode_ms=9000.0,
@@ -42,20 +42,48 @@ def test_decode() -> None:
     ]
     grown = add_growth(verdict, 12.5, 1)
     assert grown.evidence[-1] == "TPOT is +12.5 % against C = 1"
+    # Ultra-flat is below 5 %.
+    flat = "TPOT is +4.9 % against C = 1, which no request feels: it has not given way"
+    assert add_growth(verdict, 4.9, 1).evidence[-1] == flat
+    assert add_growth(verdict, 5.0, 1).evidence[-1] == "TPOT is +5.0 % against C = 1"
     assert add_growth(verdict, float("nan"), 1) == verdict
     assert add_growth(Bottleneck("queue", []), 12.5, 1) == Bottleneck("queue", [])
 
 
-def test_decode_needs_no_card_to_be_seen() -> None:
+def test_decode_needs_no_card_to_be_seen_and_says_what_it_did_not_see() -> None:
     verdict = found(busy={}, memory_busy={}, heat_share={}, cpu_busy=None, cpu_steal=None, waiting_share=None)
     assert verdict == Bottleneck(
-        "decode bandwidth", ["decode took 9000 ms of a request, 98 % of its time in the engine"]
+        "decode bandwidth",
+        [
+            "decode took 9000 ms of a request, 98 % of its time in the engine",
+            "not ruled out, for want of figures: thermal throttle, straggler card, host CPU",
+        ],
     )
+    bare = Evidence(queue_ms=1.0, prefill_ms=200.0, decode_ms=9000.0)
+    assert find_bottleneck(bare).evidence[-1] == (
+        "not ruled out, for want of figures: thermal throttle, KV capacity, straggler card, host CPU, network"
+    )
+    # In memory there is neither machine nor network.
+    assert len(find_bottleneck(msgspec.structs.replace(bare, virtual=True)).evidence) == 1
 
 
 def test_prefill() -> None:
     verdict = found(prefill_ms=4000.0, decode_ms=1000.0)
     assert verdict == Bottleneck("prefill", ["prefill took 4000 ms of a request, 80 % of its time in the engine"])
+
+
+def test_a_queue_for_prefill_is_no_matter_of_how_many_may_run() -> None:
+    # Each prompt waits for those before it: a larger batch would only add to them.
+    verdict = found(waiting_share=0.9, queue_ms=6000.0, prefill_ms=3000.0, decode_ms=1000.0)
+    assert verdict == Bottleneck(
+        "prefill",
+        [
+            "prefill took 3000 ms of a request, 30 % of its time in the engine",
+            "requests waited in 90 % of the samples",
+            "the queue took 6000 ms of a request, 60 % of its time in the engine",
+        ],
+    )
+    assert found(waiting_share=0.9, queue_ms=6000.0, prefill_ms=1000.0, decode_ms=3000.0).kind == "queue"
 
 
 def test_a_queue_with_room_in_the_cache() -> None:
@@ -69,13 +97,19 @@ def test_a_queue_with_room_in_the_cache() -> None:
         ],
     )
     assert found(waiting_share=None, queue_ms=9200.0, kv_peak=None).kind == "queue"
+    assert found(waiting_share=None, queue_ms=9200.0, kv_peak=0.96).kind == "KV capacity"  # that has no room
     assert found(waiting_share=0.49, queue_ms=1000.0).kind == "decode bandwidth"
 
 
 def test_a_full_cache() -> None:
     verdict = found(kv_peak=0.99, waiting_share=0.9, queue_ms=9000.0)
     assert verdict == Bottleneck(
-        "KV capacity", ["requests waited in 90 % of the samples", "the KV cache was 99 % full"]
+        "KV capacity",
+        [
+            "requests waited in 90 % of the samples",
+            "the queue took 9000 ms of a request, 49 % of its time in the engine",
+            "the KV cache was 99 % full",
+        ],
     )
     # Preemptions say so by themselves: in virtual time there is no gauge between the edges.
     assert found(kv_peak=None, waiting_share=None, preempted_share=0.5).kind == "KV capacity"
@@ -98,10 +132,16 @@ def test_a_long_ttft_is_no_network_where_the_answer_takes_a_hundred_times_as_lon
     # 6.4 of 32 ms TTFT are a fifth of it, and less than a hundredth of the 742 ms that the request took.
     part = {"ttft_ms": 32.0, "beyond_ms": 6.5, "latency_ms": 742.0, "latency_beyond_ms": 6.5}
     assert found(**part).kind == "decode bandwidth"
+    assert found(ttft_ms=400.0, beyond_ms=195.0, latency_ms=12000.0, latency_beyond_ms=195.0).kind != "network"
     verdict = found(latency_ms=12000.0, latency_beyond_ms=2750.0)
     assert verdict == Bottleneck(
         "network", ["2750.0 of 12000.0 ms of a request at the client were not seen by the engine"]
     )
+    verdict = found(ttft_ms=400.0, beyond_ms=195.0, latency_ms=500.0, latency_beyond_ms=200.0)
+    assert verdict.evidence == [
+        "200.0 of 500.0 ms of a request at the client were not seen by the engine",
+        "195.0 of 400.0 ms TTFT at the client were not seen by the engine",
+    ]
 
 
 def test_heat() -> None:
@@ -110,33 +150,82 @@ def test_heat() -> None:
     assert found(heat_share={A: 0.09, B: 0.0}).kind == "decode bandwidth"
 
 
-def test_a_reason_without_a_name_is_heat_where_a_sensor_is_near_its_limit() -> None:
-    def share(hottest: float, reason: str = "any", limits: tuple[str, ...] = ("junction",)) -> float:
-        gpu = Gpu(
-            gpu=A,
-            throttled_share=0.5,
-            throttle_reasons={reason: 0.5},
-            temperature_max_c={"edge": 60.0, "junction": hottest},
-            temperature_limit_c=dict.fromkeys(limits, 100.0),
-        )
-        machine = Machine(window="window", samples=9, server_here=True, gpus=[gpu])
-        return gather(machine, None, None).heat_share[A]
-
-    assert (share(95.0), share(94.9), share(95.0, limits=())) == (0.5, 0, 0)
-    assert (share(40.0, "temp_hotspot"), share(40.0, "thermal_socket"), share(40.0, "prochot")) == (0.5, 0.5, 0.5)
-    assert share(99.0, "ppt0") == 0
-
-
 def test_a_straggler() -> None:
     verdict = found(busy={A: 0.98, B: 0.55})
-    assert verdict == Bottleneck("straggler card", [f"{A} was busy for 98 % of the time, {B} for 55 %"])
+    assert verdict == Bottleneck(
+        "straggler card",
+        [f"{A} was busy for 98 % of the time, {B} for 55 %: the others wait for the one that is busy"],
+    )
     assert found(busy={A: 0.98, B: 0.8}).kind == "decode bandwidth"
-    assert found(busy={A: 0.1}).kind == "decode bandwidth"
+    assert found(busy={A: 0.98}).kind == "decode bandwidth"
 
 
 def test_the_host() -> None:
-    assert found(cpu_busy=0.95).kind == "host CPU"
-    assert found(cpu_steal=0.08) == Bottleneck("host CPU", ["8 % of their time went to other guests of the hypervisor"])
+    # With 8 in the batch there is work for 1 - exp(-8) = 99.97 % of the time.
+    rest: dict[str, object] = {"busy": {A: 0.5, B: 0.45}}
+    rested = "the busiest card worked for 50 % of the time, with 8.0 requests in the batch on average"
+    told = "the cores of the server's machine were busy for 95 % of the time"
+    assert found(**rest, cpu_busy=0.95) == Bottleneck("host CPU", [told, rested])
+    stolen = "8 % of the cores' time went to other guests of the hypervisor"
+    assert found(**rest, cpu_steal=0.08) == Bottleneck("host CPU", [stolen, rested])
+    # Busy cores hold back no card that is busy, too; where that is not known, they may.
+    assert found(cpu_busy=0.95).kind == "decode bandwidth"
+    assert found(busy={A: 0.79, B: 0.79}, cpu_busy=0.95).kind == "host CPU"
+    assert found(busy={A: 0.81, B: 0.81}, cpu_busy=0.95).kind == "decode bandwidth"
+    assert found(busy={}, cpu_busy=0.95) == Bottleneck(
+        "host CPU", [told, "not ruled out, for want of figures: straggler card"]
+    )
+    # With 0.3 there is work for 26 %: the cards rest for want of it.
+    assert found(busy={A: 0.2, B: 0.2}, running_mean=0.3, cpu_busy=0.95).kind == "none"
+
+
+def test_cards_that_rest_without_a_reason_bound_neither_prefill_nor_decode() -> None:
+    verdict = found(busy={A: 0.5, B: 0.45})
+    assert verdict.kind == "unknown"
+    assert verdict.evidence == [
+        "the busiest card worked for 50 % of the time, with 8.0 requests in the batch on average: what kept it from "
+        "work is in none of these figures (a thread of the engine at its limit, a link)"
+    ]
+    assert found(busy={A: 0.5, B: 0.45}, running_mean=None).kind == "decode bandwidth"
+    assert found(busy={A: 0.5, B: 0.45}, latency_ms=500.0, latency_beyond_ms=200.0).kind == "network"
+
+
+def test_where_nothing_gave_way() -> None:
+    verdict = found(running_mean=0.4, busy={A: 0.3, B: 0.25})
+    assert verdict == Bottleneck(
+        "none",
+        [
+            "0.40 requests were in the batch on average",
+            "the busiest card worked for 30 % of the time",
+            "the KV cache was 40 % full at most",
+        ],
+    )
+    # Without cards the batch tells it: it was empty for 1 - 0.4 of the time at least.
+    alone: dict[str, object] = {"busy": {}, "memory_busy": {}, "kv_peak": None}
+    assert found(**alone, running_mean=0.4).kind == "none"
+    assert found(**alone, running_mean=0.5).kind == "decode bandwidth"
+    assert found(busy={A: 0.5, B: 0.5}, running_mean=0.4).kind == "decode bandwidth"
+    # Rare requests may still be slowed by what is between.
+    assert found(running_mean=0.4, busy={A: 0.3, B: 0.3}, latency_ms=500.0, latency_beyond_ms=200.0).kind == "network"
+
+
+def test_two_causes_are_both_told() -> None:
+    slow: dict[str, object] = {"latency_ms": 500.0, "latency_beyond_ms": 200.0}
+    beside = "beside it, network: 200.0 of 500.0 ms of a request at the client were not seen by the engine"
+    for changes, kind in (
+        ({"heat_share": {A: 0.5, B: 0.0}}, "thermal throttle"),
+        ({"preempted_share": 0.5}, "KV capacity"),
+        ({"waiting_share": 0.9}, "queue"),
+        ({"busy": {A: 0.98, B: 0.5}}, "straggler card"),
+    ):
+        verdict = found(**slow, **changes)
+        assert (verdict.kind, verdict.evidence[-1]) == (kind, beside)
+        assert len(verdict.evidence) == len(found(**changes).evidence) + 1
+    # A full cache makes the queue before it, and a client that is late reads late.
+    assert not any("beside" in told for told in found(kv_peak=0.99, waiting_share=0.9).evidence)
+    assert found(**slow, client_limited="late").evidence == ["late"]
+    late = found(kv_peak=0.99, waiting_share=0.9, client_limited="late").evidence
+    assert late == ["late", "beside it, KV capacity: requests waited in 90 % of the samples"]
 
 
 def test_cores_of_a_machine_without_a_card_may_be_what_the_model_runs_on() -> None:
@@ -146,25 +235,26 @@ def test_cores_of_a_machine_without_a_card_may_be_what_the_model_runs_on() -> No
     )
     alone: dict[str, object] = {"no_card": True, "busy": {}, "memory_busy": {}, "heat_share": {}, "cpu_busy": 1.0}
     assert found(**alone).kind == "decode bandwidth"
-    assert found(**alone).evidence[-1] == told
+    unseen = "not ruled out, for want of figures: thermal throttle, straggler card"
+    assert found(**alone).evidence[-2:] == [told, unseen]
     assert found(**alone, prefill_ms=20000.0).kind == "prefill"
-    assert found(**alone, prefill_ms=20000.0).evidence[-1] == told
-    assert found(**alone, queue_ms=None, prefill_ms=None, decode_ms=None) == Bottleneck("host CPU", [told])
+    assert found(**alone, prefill_ms=20000.0).evidence[-2:] == [told, unseen]
+    assert found(**alone, queue_ms=None, prefill_ms=None, decode_ms=None) == Bottleneck("host CPU", [told, unseen])
     # What other guests took is nobody's model.
     assert found(**alone, cpu_steal=0.08).kind == "host CPU"
-    assert found(**(alone | {"cpu_busy": 0.8})).evidence[-1] == "requests waited in only 0 % of the samples"
-
-
-def test_a_card_is_missing_only_where_the_server_is() -> None:
-    machine = Machine(window="window", samples=9, server_here=True, host=Host(cpu_busy_mean=1.0))
-    card = msgspec.structs.replace(machine, gpus=[Gpu(gpu=A)])
-    elsewhere = msgspec.structs.replace(machine, server_here=False)
-    assert [gather(one, None, None).no_card for one in (machine, card, elsewhere)] == [True, False, False]
+    assert found(**(alone | {"cpu_busy": 0.8})).evidence[-2:] == ["requests waited in only 0 % of the samples", unseen]
 
 
 def test_the_client_comes_before_all() -> None:
     verdict = found(client_limited="the client sent late", waiting_share=1.0, heat_share={A: 1.0})
-    assert verdict == Bottleneck("client", ["the client sent late"])
+    assert verdict == Bottleneck(
+        "client",
+        [
+            "the client sent late",
+            f"beside it, thermal throttle: {A} lowered its clock against heat for 100 % of the time",
+            "beside it, queue: requests waited in 100 % of the samples",
+        ],
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,7 +263,7 @@ def test_the_client_comes_before_all() -> None:
         ({"heat_share": {A: 0.5}, "waiting_share": 1.0}, "thermal throttle"),  # the queue is the heat's doing
         ({"preempted_share": 0.5, "waiting_share": 1.0}, "KV capacity"),  # and so is this one the cache's
         ({"waiting_share": 1.0, "beyond_ms": 200.0, "ttft_ms": 400.0}, "queue"),
-        ({"cpu_busy": 0.95, "beyond_ms": 200.0, "ttft_ms": 400.0}, "host CPU"),
+        ({"cpu_busy": 0.95, "busy": {A: 0.5, B: 0.5}, "beyond_ms": 200.0, "ttft_ms": 400.0}, "host CPU"),
         ({"cpu_busy": 0.95, "waiting_share": 1.0}, "queue"),
     ],
 )
@@ -185,64 +275,12 @@ def test_nothing_known_is_unknown_and_says_what_is_missing() -> None:
     verdict = find_bottleneck(Evidence())
     assert verdict.kind == "unknown"
     assert verdict.evidence == [
-        "nothing was seen of the engine's queue, prefill and decode times, its gauge of waiting requests, the cards"
+        "nothing was seen of the engine's queue, prefill and decode times, its gauge of waiting requests, the cards, "
+        "the server's host"
     ]
-    even = Evidence(queue_ms=10.0, prefill_ms=450.0, decode_ms=440.0, waiting_share=0.0, busy={A: 0.9})
+    even = Evidence(queue_ms=10.0, prefill_ms=450.0, decode_ms=440.0, waiting_share=0.0, busy={A: 0.9}, cpu_busy=0.1)
     assert find_bottleneck(even).kind == "prefill"
-    third = Evidence(queue_ms=10.0, prefill_ms=450.0, waiting_share=0.0, busy={A: 0.9})
+    third = Evidence(queue_ms=10.0, prefill_ms=450.0, waiting_share=0.0, busy={A: 0.9}, cpu_busy=0.1)
     assert find_bottleneck(third) == Bottleneck(
         "unknown", ["nothing was seen of the engine's queue, prefill and decode times"]
     )
-
-
-def test_evidence_is_gathered_from_what_was_seen() -> None:
-    machine = Machine(
-        window="window",
-        samples=20,
-        server_here=True,
-        gpus=[
-            Gpu(
-                gpu=A,
-                busy_mean=0.9,
-                memory_busy_mean=0.5,
-                throttled_share=0.6,
-                throttle_reasons={"temp_edge": 0.3, "ppt0": 0.6},
-            ),
-            Gpu(gpu=B),
-        ],
-        host=Host(cpu_busy_mean=0.4, cpu_steal_mean=0.01),
-        engine=Engine(kv_usage_peak=0.8, waiting_share=0.1, preemptions=5),
-    )
-    server = Reconciliation(
-        requests=Count(client=50, client_most=50, server=50, difference=0),
-        ttft=Time(client_ms=100, server_ms=90, beyond_ms=10),
-        itl=Time(client_ms=10, server_ms=9, beyond_ms=1),
-        latency=Time(client_ms=500, server_ms=470, beyond_ms=30),
-        queue_ms=1,
-        prefill_ms=2,
-        decode_ms=3,
-    )
-    seen = gather(machine, server, None)
-    assert seen == Evidence(
-        heat_share={A: 0.3},  # a power limit is no heat
-        kv_peak=0.8,
-        waiting_share=0.1,
-        preempted_share=0.1,
-        queue_ms=1,
-        prefill_ms=2,
-        decode_ms=3,
-        latency_ms=500,
-        latency_beyond_ms=30,
-        ttft_ms=100,
-        beyond_ms=10,
-        itl_ms=10,
-        itl_beyond_ms=1,
-        busy={A: 0.9},
-        memory_busy={A: 0.5},
-        cpu_busy=0.4,
-        cpu_steal=0.01,
-    )
-    elsewhere = gather(msgspec.structs.replace(machine, server_here=False), server, "late")
-    assert (elsewhere.busy, elsewhere.heat_share, elsewhere.cpu_busy) == ({}, {}, None)
-    assert (elsewhere.kv_peak, elsewhere.client_limited) == (0.8, "late")
-    assert gather(Machine(window="whole point", samples=0, server_here=True), None, None) == Evidence()

@@ -27,6 +27,7 @@ CARD = "0000:43:00.0"
 def page(tokens: int, running: int = 1, model: str = "m") -> Answer:
     lines = f'vllm:num_requests_running{{model_name="{model}"}} {running}\n'
     lines += f'vllm:generation_tokens_total{{model_name="{model}"}} {tokens}\n'
+    lines += "# TYPE vllm:time_to_first_token_seconds histogram\n"
     return Answer(200, "text/plain", lines.encode())
 
 
@@ -97,11 +98,11 @@ def test_what_grew_is_told_a_second_and_in_milliseconds() -> None:
     assert (found.running, found.waiting, found.kv_usage) == (2, None, 0.25)
     assert (found.preemptions, found.prefix_hit_rate) == (1, 0.25)
     assert found.ttft_ms is not None
-    # Rank 2 of the 3 in the first bucket; rank 3.96 is 0.96 of the way through the second.
+    # Rank 2 is in the first bucket, at most 0.1 s; rank 3.96 is 0.96 of the way through the second.
     assert found.ttft_ms.mean == pytest.approx(100)
-    assert found.ttft_ms.p50 == pytest.approx(200 / 3)
+    assert found.ttft_ms.p50 == pytest.approx(100)
     assert found.ttft_ms.p99 == pytest.approx(196)
-    assert found.ttft_ms.at_least == ()
+    assert (found.ttft_ms.at_least, found.ttft_ms.at_most) == ((), ("p50",))
     # Beyond the last bound nothing is known but that.
     assert found.itl_ms == Times(n=2, mean=500, p50=100, p99=100, at_least=("p50", "p99"))
     assert found.tpot_ms is None
@@ -164,7 +165,9 @@ def test_a_server_that_goes_away_is_said_to_have_and_its_last_figures_are_not_it
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (Answer(404, "", b""), "HTTP 404"),
+        (Answer(404, "", b""), "HTTP 404: is it the engine itself"),
+        (Answer(501, "", b""), "llama.cpp: --metrics"),
+        (Answer(503, "", b""), "HTTP 503$"),
         (Answer(401, "", b""), "API key"),
         (Answer(200, "text/html", b"<html>"), "--enable-metrics"),
     ],
@@ -194,6 +197,17 @@ def test_cards_are_seen_where_there_are_collectors_and_missed_with_the_reason(ne
         assert [card.gpu for card in found.cards] == cards
         assert found.notes == notes
         assert found.local
+
+
+def test_an_engine_without_latencies_is_said_to_have_none(network: Network) -> None:
+    llama = Answer(200, "text/plain", b"llamacpp:requests_processing 2\nllamacpp:tokens_predicted_total 9\n")
+    seen = view(network, llama)
+    told = "llamacpp has no latencies on its page: a run against it measures them."
+    assert told in seen.look().notes
+    network.script = iter([GONE])
+    seen._scrapes.collect()
+    assert told not in seen.look().notes  # nothing is known of one that is away
+    assert not any("latencies" in note for note in view(network, page(1)).look().notes)
 
 
 def test_a_server_elsewhere_has_neither_cards_nor_host(network: Network) -> None:

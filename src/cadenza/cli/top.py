@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments to `parser`."""
     parser.description = (
         "Watch a server, or a run that goes on: streams, tokens per second, TTFT and TPOT, KV cache, each GPU, host. "
-        "Ctrl-C ends it."
+        "q or Ctrl-C ends it."
     )
     parser.add_argument(
         "what",
@@ -167,25 +167,60 @@ def _draw(view: View, args: argparse.Namespace, stop: Callable[[], bool]) -> Non
     from rich.console import Console
     from rich.live import Live
 
-    from cadenza.report.top import render
+    from cadenza.report.top import render, render_screen
 
     console = Console(highlight=False, markup=False, emoji=False)
-    with Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
+    live = Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+    with _watch_keys() as quits, live:
         due_s = time.monotonic()
         glance = view.look()
-        while not stop():
-            live.update(render(glance, console.width, args.interval), refresh=True)
+        while not stop() and not quits():
+            live.update(render_screen(glance, console, args.interval), refresh=True)
             if view.over:
                 break
-            if wait_until(due_s + args.interval, partial(_is_disturbed, console, console.size, stop)):
+            if wait_until(due_s + args.interval, partial(_is_disturbed, console, console.size, stop, quits)):
                 continue
             due_s = max(due_s + args.interval, time.monotonic() - args.interval)
             glance = view.look()
     console.print(render(glance, console.width, args.interval))
 
 
-def _is_disturbed(console: "Console", size: "ConsoleDimensions", stop: Callable[[], bool]) -> bool:
-    return stop() or console.size != size
+def _is_disturbed(
+    console: "Console", size: "ConsoleDimensions", stop: Callable[[], bool], quits: Callable[[], bool]
+) -> bool:
+    return stop() or quits() or console.size != size
+
+
+@contextlib.contextmanager
+def _watch_keys() -> Iterator[Callable[[], bool]]:
+    """A predicate that turns true at `q`; keys are not shown meanwhile. Only where the terminal's keys are ours: asking
+    for them from the background would stop the process."""
+    import select
+    import termios
+    import tty
+
+    try:
+        keys = sys.stdin.fileno()
+        if os.tcgetpgrp(keys) != os.getpgrp():
+            raise OSError
+        before = termios.tcgetattr(keys)
+        tty.setcbreak(keys, termios.TCSANOW)
+    except (OSError, ValueError, AttributeError, termios.error):  # no terminal, closed, none at all
+        yield lambda: False
+        return
+    pressed = bytearray()
+
+    def quits() -> bool:
+        while b"q" not in pressed and select.select([keys], [], [], 0)[0]:
+            if not (data := os.read(keys, 64)):  # it is gone; a hang-up ends us otherwise
+                break
+            pressed[:] = data
+        return b"q" in pressed
+
+    try:
+        yield quits
+    finally:
+        termios.tcsetattr(keys, termios.TCSADRAIN, before)
 
 
 def wait_until(due_s: float, stop: Callable[[], bool]) -> bool:

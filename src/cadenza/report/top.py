@@ -1,22 +1,25 @@
 """The live view: a glance as text for a terminal of any width. Rounding happens here and nowhere before."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cadenza.record import LoadLabel, printable
 from cadenza.stats.glance import Card, Glance, HostNow, Progress, Stream, Times
 
 if TYPE_CHECKING:
-    from rich.console import Group, RenderableType
+    from rich.console import Console, Group, RenderableType
     from rich.table import Table
     from rich.text import Text
+
+_Row = TypeVar("_Row")
 
 UNDEFINED = "–"
 _GIB = 2**30
 _MHZ = 1e6
 _GAP = 2
-_NAME_AT_LEAST = 12
+_NAME_AT_LEAST, _SOURCE_AT_LEAST = 12, 24
 _STREAMS = 12  # models at once; the busiest are kept
+_CARDS = 64
 _REASONS = 3
 _FULL_KV = 0.9
 _PLAIN_WIDTH = 120
@@ -28,6 +31,9 @@ _STATUS = {
     "interrupted": "yellow",
     "failed": "bold red",
 }
+
+
+_GOES_ON = ("up", "down", "running")
 
 
 class _Cell(NamedTuple):
@@ -51,23 +57,36 @@ class _Column(NamedTuple):
         return max(cell_len(text) for text in (self.above, self.name, *(cell.text for cell in self.cells)))
 
 
-def render(glance: Glance, width: int, every_s: float) -> "Group":
-    """The whole view for a terminal of `width` columns, looked at every `every_s` seconds."""
+def render(glance: Glance, width: int, every_s: float, streams: int = _STREAMS, cards: int = _CARDS) -> "Group":
+    """The whole view for a terminal of `width` columns, looked at every `every_s` seconds; so many rows at most of
+    models, the busiest, and of cards, those in trouble before the busiest."""
     from rich.console import Group
     from rich.text import Text
 
     parts: list[RenderableType] = [_title(glance, every_s, width)]
     if glance.run is not None:
-        parts.append(Text(_progress(glance.run), no_wrap=True, overflow="ellipsis"))
-    parts += [Text(), *_stream_tables(glance, width)]
+        parts.append(Text(_progress(glance.run)))
+    parts += [Text(), *_stream_tables(glance, width, streams)]
     if glance.cards:
-        parts += [Text(), _table(_card_columns(glance.cards), width)]
-    parts += [Text(), Text(_host(glance.host, local=glance.local), no_wrap=True, overflow="ellipsis")]
+        shown = _most(glance.cards, cards, lambda card: (card.state != "up" or bool(card.throttled), card.busy or 0.0))
+        parts += [Text(), _table(_card_columns(shown), width), *_rest(len(glance.cards) - len(shown), "card")]
+    parts += [Text(), Text(_host(glance.host, local=glance.local))]
     if glance.kernel:
         events = ", ".join(f"{count} × {name}" for name, count in glance.kernel.items())
         parts.append(Text(f"Kernel log: {printable(events)}", style="bold red"))
     parts += [Text(printable(note), style="yellow") for note in glance.notes]
     return Group(*parts)
+
+
+def render_screen(glance: Glance, console: "Console", every_s: float) -> "Group":
+    """The view with as many rows of models and cards as the console's height has room for, and one of each at least."""
+    rows = max(_STREAMS, len(glance.cards))
+    while True:
+        view = render(glance, console.width, every_s, min(rows, _STREAMS), rows)
+        excess = len(console.render_lines(view, console.options, pad=False)) - console.height
+        if excess <= 0 or rows == 1:
+            return view
+        rows = max(1, rows - max(1, excess // 3))  # a row less is three lines less at most: two tables, and the cards
 
 
 def to_text(glance: Glance, every_s: float, width: int = _PLAIN_WIDTH) -> str:
@@ -88,15 +107,18 @@ def _title(glance: Glance, every_s: float, width: int) -> "Text":
     text = Text(no_wrap=True, overflow="ellipsis")
     engines = list(dict.fromkeys(stream.engine for stream in glance.streams if stream.engine is not None))
     span = UNDEFINED if glance.window_s is None else f"{glance.window_s:.{0 if glance.window_s >= 10 else 1}f} s"
-    pace = f"every {every_s:g} s, over the last {span}"
+    pace = f"every {every_s:g} s, over the last {span}" if glance.status in _GOES_ON else f"its last {span}"
     told = f"  {' '.join(engines)}" if engines else ""
     simulated = "  SIMULATED" if glance.simulated else ""
-    taken = len(told) + len(simulated) + len(glance.status) + len(pace) + 2 + 2
-    text.append(printable(glance.source, max(_NAME_AT_LEAST, width - taken)), style="bold")
+    taken = len(told) + len(simulated) + len(glance.status) + 2
+    beside = width - taken - len(pace) - 2
+    room = beside if beside >= min(len(glance.source), _SOURCE_AT_LEAST) else width - taken
+    text.append(printable(glance.source, max(_NAME_AT_LEAST, room)), style="bold")
     text.append(told)
     text.append(f"  {glance.status}", style=_STATUS.get(glance.status, ""))
     text.append(simulated, style="bold yellow")
-    text.append(" " * max(2, width - text.cell_len - len(pace)) + pace, style="dim")
+    if room == beside:
+        text.append(" " * (width - text.cell_len - len(pace)) + pace, style="dim")
     return text
 
 
@@ -108,26 +130,38 @@ def _progress(run: Progress) -> str:
     return f"point {run.point} of {run.points}{load}  {run.ended}{of} answers{failed}  {run.model}"
 
 
-def _stream_tables(glance: Glance, width: int) -> "list[RenderableType]":
+def _most(rows: Sequence[_Row], limit: int, weight: Callable[[_Row], Any]) -> list[_Row]:
+    """The `limit` heaviest of them, in their own order."""
+    kept = sorted(range(len(rows)), key=lambda n: weight(rows[n]), reverse=True)[:limit]
+    return [rows[n] for n in sorted(kept)]
+
+
+def _rest(left: int, name: str) -> "list[RenderableType]":
+    from rich.text import Text
+
+    return [Text(f"and {left} {name}{'' if left == 1 else 's'} more", style="dim")] if left else []
+
+
+def _stream_tables(glance: Glance, width: int, most: int) -> "list[RenderableType]":
     from rich.text import Text
 
     if not glance.streams:
         return [Text("no streams yet", style="dim")]
-    shown = sorted(glance.streams, key=lambda stream: -((stream.running or 0) + (stream.waiting or 0)))[:_STREAMS]
-    shown.sort(key=glance.streams.index)
-    name = _Column("", "model", [_Cell(stream.model) for stream in shown], left=True)
+    shown = _most(glance.streams, most, lambda stream: (stream.running or 0) + (stream.waiting or 0))
+    name = _Column("", "model", [_Cell(stream.model or UNDEFINED) for stream in shown], left=True)
     load, latency = _load_columns(shown), _latency_columns(shown, glance.run)
     tables: list[RenderableType]
     if _fits([name, *load, *latency], width):
         tables = [_table([name, *load, *latency], width)]
     else:
         tables = [_table([name, *load], width), Text(), _table([name, *latency], width)]
-    if len(shown) < len(glance.streams):
-        tables.append(Text(f"and {len(glance.streams) - len(shown)} models more", style="dim"))
+    tables += _rest(len(glance.streams) - len(shown), "model")
     if any(stream.rates_from == "answers" for stream in shown):
         tables.append(Text("tok/s by answers that have ended: the engine's counters are not to be had", style="dim"))
     if any(times.at_least for stream in shown for times in _all_times(stream)):
         tables.append(Text("> beyond the last bound of the engine's histogram", style="dim"))
+    if any(times.at_most for stream in shown for times in _all_times(stream)):
+        tables.append(Text("< below the first bound of the engine's histogram", style="dim"))
     return tables
 
 
@@ -166,7 +200,10 @@ def _times_columns(title: str, values: Sequence[Times | None], decimals: int) ->
 
     def one(times: Times | None, figure: str) -> _Cell:
         cell = _number(None if times is None else getattr(times, figure), decimals)
-        return _Cell(f">{cell.text}") if times is not None and figure in times.at_least else cell
+        if times is None:
+            return cell
+        bound = ">" if figure in times.at_least else "<" if figure in times.at_most else ""
+        return _Cell(f"{bound}{cell.text}")
 
     return [column(title, "mean"), column("", "p50", rank=1), column("", "p99")]
 

@@ -18,13 +18,14 @@ Row = tuple[str, Mapping[str, str], float]
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds, of `n` requests or, for an ITL, of `n` gaps. at_least: percentiles that are lower bounds, since
-    the histogram behind them ends below."""
+    the histogram behind them ends below; at_most: upper bounds, since it begins above."""
 
     n: int
     mean: float
     p50: float | None
     p99: float | None
     at_least: tuple[str, ...] = ()
+    at_most: tuple[str, ...] = ()
 
 
 class Stream(msgspec.Struct, frozen=True, kw_only=True):
