@@ -53,6 +53,8 @@ REST_SHARE = 0.2
 IDLE_SHARE = 0.5
 # Prefill or decode that takes more than this of the time in which a request is worked on is where the time goes.
 MAIN_SHARE = 0.5
+# Memory that is read for less than half of the time would allow twice the pace.
+MEMORY_BUSY_SHARE = 0.5
 # A TPOT that grew by less is called ultra-flat: the batch costs its requests nothing that they would feel.
 FLAT_PCT = 5.0
 
@@ -305,10 +307,13 @@ def _decode(evidence: Evidence) -> list[str]:
         return []
     told = [f"decode took {evidence.decode_ms:.0f} ms of a request, {100 * share:.0f} % of its time in the engine"]
     if evidence.waiting_share is not None:
-        told.append(f"requests waited in only {100 * evidence.waiting_share:.0f} % of the samples")
+        waiting = evidence.waiting_share
+        told.append(f"requests waited in only {100 * waiting:.0f} % of the samples" if waiting else "no request waited")
     if evidence.memory_busy:
         cards = ", ".join(f"{100 * busy:.0f} %" for busy in evidence.memory_busy.values())
-        told.append(f"the cards' memory was busy for {cards} of the time")
+        spare = max(evidence.memory_busy.values()) < MEMORY_BUSY_SHARE
+        elsewhere = ", so that a step waits for more than that (the start of kernels, the link between cards)"
+        told.append(f"the cards' memory was busy for {cards} of the time{elsewhere if spare else ''}")
     return [*told, *(_busy_cores(evidence) if evidence.no_card else [])]
 
 
