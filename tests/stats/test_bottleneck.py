@@ -13,7 +13,7 @@ DECODING = Evidence(
     kv_peak=0.4,
     waiting_share=0.0,
     preempted_share=0.0,
-    running_mean=8.0,
+    running_share=1.0,
     queue_ms=1.0,
     prefill_ms=200.0,
     decode_ms=9000.0,
@@ -169,9 +169,8 @@ def test_a_straggler() -> None:
 
 
 def test_the_host() -> None:
-    # With 8 in the batch there is work for 1 - exp(-8) = 99.97 % of the time.
     rest: dict[str, object] = {"busy": {A: 0.5, B: 0.45}}
-    rested = "the busiest card worked for 50 % of the time, with 8.0 requests in the batch on average"
+    rested = "the busiest card worked for 50 % of the time, and there was a request to work on for 100 %"
     told = "the cores of the server's machine were busy for 95 % of the time"
     assert found(**rest, cpu_busy=0.95) == Bottleneck("host CPU", [told, rested])
     stolen = "8 % of the cores' time went to other guests of the hypervisor"
@@ -183,38 +182,38 @@ def test_the_host() -> None:
     assert found(busy={}, cpu_busy=0.95) == Bottleneck(
         "host CPU", [told, "not ruled out, for want of figures: straggler card"]
     )
-    # With 0.3 there is work for 26 %: the cards rest for want of it.
-    assert found(busy={A: 0.2, B: 0.2}, running_mean=0.3, cpu_busy=0.95).kind == "none"
+    # The cards rest for want of work.
+    assert found(busy={A: 0.2, B: 0.2}, running_share=0.3, cpu_busy=0.95).kind == "none"
 
 
 def test_cards_that_rest_without_a_reason_bound_neither_prefill_nor_decode() -> None:
     verdict = found(busy={A: 0.5, B: 0.45})
     assert verdict.kind == "unknown"
     assert verdict.evidence == [
-        "the busiest card worked for 50 % of the time, with 8.0 requests in the batch on average: what kept it from "
-        "work is in none of these figures (a thread of the engine at its limit, a link)"
+        "the busiest card worked for 50 % of the time, and there was a request to work on for 100 %: what kept it "
+        "from work is in none of these figures (a thread of the engine at its limit, a link)"
     ]
-    assert found(busy={A: 0.5, B: 0.45}, running_mean=None).kind == "decode bandwidth"
+    assert found(busy={A: 0.5, B: 0.45}, running_share=None).kind == "decode bandwidth"
     assert found(busy={A: 0.5, B: 0.45}, latency_ms=500.0, latency_beyond_ms=200.0).kind == "network"
 
 
 def test_where_nothing_gave_way() -> None:
-    verdict = found(running_mean=0.4, busy={A: 0.3, B: 0.25})
+    verdict = found(running_share=0.4, busy={A: 0.3, B: 0.25})
     assert verdict == Bottleneck(
         "none",
         [
-            "0.40 requests were in the batch on average",
+            "there was a request to work on for 40 % of the time",
             "the busiest card worked for 30 % of the time",
             "the KV cache was 40 % full at most",
         ],
     )
-    # Without cards the batch tells it: it was empty for 1 - 0.4 of the time at least.
+    # Without cards the batch tells it.
     alone: dict[str, object] = {"busy": {}, "memory_busy": {}, "kv_peak": None}
-    assert found(**alone, running_mean=0.4).kind == "none"
-    assert found(**alone, running_mean=0.5).kind == "decode bandwidth"
-    assert found(busy={A: 0.5, B: 0.5}, running_mean=0.4).kind == "decode bandwidth"
+    assert found(**alone, running_share=0.4).kind == "none"
+    assert found(**alone, running_share=0.5).kind == "decode bandwidth"
+    assert found(busy={A: 0.5, B: 0.5}, running_share=0.4).kind == "decode bandwidth"
     # Rare requests may still be slowed by what is between.
-    assert found(running_mean=0.4, busy={A: 0.3, B: 0.3}, latency_ms=500.0, latency_beyond_ms=200.0).kind == "network"
+    assert found(running_share=0.4, busy={A: 0.3, B: 0.3}, latency_ms=500.0, latency_beyond_ms=200.0).kind == "network"
 
 
 def test_two_causes_are_both_told() -> None:

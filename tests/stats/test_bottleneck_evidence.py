@@ -63,7 +63,7 @@ def test_evidence_is_gathered_from_what_was_seen() -> None:
             Gpu(gpu=B),
         ],
         host=Host(cpu_busy_mean=0.4, cpu_steal_mean=0.01),
-        engine=Engine(running_mean=3.5, kv_usage_peak=0.8, waiting_share=0.1, preemptions=5),
+        engine=Engine(running_share=0.9, kv_usage_peak=0.8, waiting_share=0.1, preemptions=5),
     )
     server = Reconciliation(
         requests=Count(client=50, client_most=50, server=50, difference=0),
@@ -80,7 +80,7 @@ def test_evidence_is_gathered_from_what_was_seen() -> None:
         kv_peak=0.8,
         waiting_share=0.1,
         preempted_share=0.1,
-        running_mean=3.5,
+        running_share=0.9,
         queue_ms=1,
         prefill_ms=2,
         decode_ms=3,
@@ -103,12 +103,12 @@ def test_evidence_is_gathered_from_what_was_seen() -> None:
 
 
 def test_few_samples_are_moments_and_no_means() -> None:
-    card, engine = Gpu(gpu=A, busy_mean=0.5), Engine(running_mean=4.0)
+    card, engine = Gpu(gpu=A, busy_mean=0.5), Engine(running_share=0.5)
 
     def seen(window: str) -> tuple[bool, bool]:
         machine = Machine(window=window, samples=9, server_here=True, gpus=[card], engine=engine)
         found = gather(machine, None, None)
-        return bool(found.busy), found.running_mean is not None
+        return bool(found.busy), found.running_share is not None
 
     assert seen("window") == seen("window; pcie: whole point") == (True, True)
     assert seen("whole point") == (False, False)

@@ -3,7 +3,8 @@
 import pytest
 
 from cadenza.record import LoadLabel, Point
-from cadenza.stats.machine import Engine, Host, Machine, Stretch, describe_machine, growth, parse_key, pick_model, track
+from cadenza.stats.machine import Engine, Host, Machine, Stretch, describe_machine
+from cadenza.stats.tracks import growth, parse_key, pick_model, track
 from cadenza.store.telemetry import Sample, TelemetryLog
 from support.telemetry import S, edges, engine, log, sample
 
@@ -55,6 +56,7 @@ def test_a_source_with_too_few_samples_in_the_window_does_not_take_it_from_the_o
     found = describe(seen, Stretch(5 * S, 10 * S))
     assert found.engine is not None
     assert found.engine.running_mean == 10
+    assert found.engine.running_share == 1.0
     assert found.gpus[0].busy_mean == pytest.approx(0.4)
     assert found.window == "window; amdgpu: whole point"
 
@@ -156,6 +158,7 @@ def test_gauges_of_several_servers_add_up_and_the_fullest_cache_counts() -> None
     assert found == Engine(
         running_mean=8,
         running_peak=8,
+        running_share=1.0,
         waiting_mean=2,
         waiting_peak=6,
         waiting_share=0.5,

@@ -1,6 +1,5 @@
 """What held a point back, and by what one can tell: a pure function of numbers, each of which may be missing."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -72,6 +71,7 @@ def gather(machine: Machine, found: Reconciliation | None, client_limited: str |
     engine, host = machine.engine, machine.host if machine.server_here else None
     gpus = machine.gpus if machine.server_here else []
     group = take_part(gpus) if is_stretch(machine, *_CARDS) else []
+    sampled = engine if is_stretch(machine, "engine") else None
     requests = found.requests.server if found is not None and found.requests is not None else 0
     preempted = None if engine is None or engine.preemptions is None or not requests else engine.preemptions / requests
     latency, ttft, itl = (None, None, None) if found is None else (found.latency, found.ttft, found.itl)
@@ -81,7 +81,7 @@ def gather(machine: Machine, found: Reconciliation | None, client_limited: str |
         kv_peak=None if engine is None else engine.kv_usage_peak,
         waiting_share=None if engine is None else engine.waiting_share,
         preempted_share=preempted,
-        running_mean=engine.running_mean if engine is not None and is_stretch(machine, "engine") else None,
+        running_share=None if sampled is None else sampled.running_share,
         queue_ms=None if found is None else found.queue_ms,
         prefill_ms=None if found is None else found.prefill_ms,
         decode_ms=None if found is None else found.decode_ms,
@@ -114,9 +114,9 @@ def find_bottleneck(evidence: Evidence) -> Bottleneck:
     bandwidth*: where the time in which a request was worked on went, if none of the above. *unknown*: the cards rested
     and nothing says why, or the evidence does not suffice.
 
-    Whether the engine had work is reckoned from its mean batch m: 1 − exp(−m) of the time, which is so for Poisson
-    arrivals (M/G/∞), and more in a closed loop. What holds besides, in that order, is told beside it, be it a cause or
-    a consequence; what comes before it and could not be looked at is told as not ruled out.
+    For how much of the time the engine had work is the share of samples in which a request ran. What holds besides, in
+    that order, is told beside it, be it a cause or a consequence; what comes before it and could not be looked at is
+    told as not ruled out.
     """
     for place, look in enumerate(_LOOKS):
         if told := look.holds(evidence):
@@ -232,7 +232,7 @@ def _ends(by_card: Mapping[str, float]) -> tuple[tuple[str, float], tuple[str, f
 def _host_cpu(evidence: Evidence) -> list[str]:
     """Cards that do not rest lack no core."""
     rested = _rested(evidence)
-    if evidence.busy and evidence.running_mean is not None and not rested:
+    if evidence.busy and evidence.running_share is not None and not rested:
         return []
     told = [] if evidence.no_card else _busy_cores(evidence)
     if evidence.cpu_steal is not None and evidence.cpu_steal >= CPU_STEAL_SHARE:
@@ -248,12 +248,12 @@ def _busy_cores(evidence: Evidence) -> list[str]:
 
 
 def _rested(evidence: Evidence) -> list[str]:
-    """That the cards rested while there was work, which is 1 − exp(−m) of the time."""
-    batch, busiest = evidence.running_mean, _busiest(evidence)
-    if batch is None or busiest is None or 1 - math.exp(-batch) - busiest < REST_SHARE:
+    """That the cards rested while there was work."""
+    work, busiest = evidence.running_share, _busiest(evidence)
+    if work is None or busiest is None or work - busiest < REST_SHARE:
         return []
     told = f"the busiest card worked for {100 * busiest:.0f} % of the time"
-    return [f"{told}, with {batch:.1f} requests in the batch on average"]
+    return [f"{told}, and there was a request to work on for {100 * work:.0f} %"]
 
 
 def _network(evidence: Evidence) -> list[str]:
@@ -275,11 +275,11 @@ def _unseen_part(pairs: Sequence[tuple[str, float | None, float | None]]) -> lis
 
 
 def _idle(evidence: Evidence) -> list[str]:
-    """By the cards, or else by the batch: it is empty for at least 1 − m of the time."""
-    batch, busiest = evidence.running_mean, _busiest(evidence)
-    if batch is None or _rested(evidence) or (batch if busiest is None else busiest) >= IDLE_SHARE:
+    """By the cards, or else by how often there was a request in the batch."""
+    work, busiest = evidence.running_share, _busiest(evidence)
+    if work is None or _rested(evidence) or (work if busiest is None else busiest) >= IDLE_SHARE:
         return []
-    told = [f"{batch:.2f} requests were in the batch on average"]
+    told = [f"there was a request to work on for {100 * work:.0f} % of the time"]
     if busiest is not None:
         told.append(f"the busiest card worked for {100 * busiest:.0f} % of the time")
     if evidence.kv_peak is not None:

@@ -24,7 +24,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     client_limited   what a check says that finds the client to be the limit
     heat_share       by card: share of the time in which its clock was lowered against heat
     kv_peak, waiting_share, preempted_share   gauges of the engine; preemptions over requests
-    running_mean     requests in its batch
+    running_share    share of the time in which there was a request to work on
     queue_ms, prefill_ms, decode_ms   means in the engine, a request
     latency_ms, latency_beyond_ms   the client's mean latency, and what of it the engine did not see
     ttft_ms, beyond_ms   likewise of TTFT, itl_ms, itl_beyond_ms of ITL; they count where an engine tells no latency
@@ -40,7 +40,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kv_peak: float | None = None
     waiting_share: float | None = None
     preempted_share: float | None = None
-    running_mean: float | None = None
+    running_share: float | None = None
     queue_ms: float | None = None
     prefill_ms: float | None = None
     decode_ms: float | None = None

@@ -15,7 +15,7 @@ GAP_INTERVALS = 5
 
 
 class Sampled(Protocol):
-    """`stats.machine.Telemetry`, as far as it matters here; `interval_s` is what was aimed at between two looks."""
+    """`stats.tracks.Telemetry`, as far as it matters here; `interval_s` is what was aimed at between two looks."""
 
     @property
     def interval_s(self) -> float: ...

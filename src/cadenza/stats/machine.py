@@ -5,46 +5,22 @@ over the whole point. What was not to be had is not there, and `unseen` says why
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from cadenza.clock import NS_PER_S
 from cadenza.record import Point
-from cadenza.stats.columns import Floats, Ints
+from cadenza.stats.columns import Floats
 from cadenza.stats.gaps import unwatched_s
+from cadenza.stats.tracks import EDGE, Telemetry, Track, Tracks, edges_of, find, growth, parse_key, pick_model, track
 
 # A mean of fewer samples than this is one of moments, not of a stretch of time.
 MIN_SAMPLES = 4
-# A source of samples that are no samples of a stretch of time: the engine's page at the two edges of a point.
-EDGE = "edge"
 _GPU_SOURCES = ("amdgpu", "kfd", "pcie", "nvml", "rocm_smi", "amd_smi", "smi")
 _SHOWN = 3
-
-
-class Telemetry(Protocol):
-    """What was written while the run went on.
-
-    server_here   the cards and the host are those that serve, as far as can be told
-    interval_s    between two looks, as far as nothing is late
-    samples       (instant in ns, source, point at whose edge it was taken, (k,) series, (k,) values), in any order
-    missing       (since ns, source, series, card or "", reason)
-    """
-
-    @property
-    def server_here(self) -> bool: ...
-
-    @property
-    def interval_s(self) -> float: ...
-
-    @property
-    def samples(self) -> Sequence[tuple[int, str, int | None, tuple[str, ...], Floats]]: ...
-
-    @property
-    def missing(self) -> Sequence[tuple[int, str, str, str, str]]: ...
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -91,12 +67,13 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Engine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the engine's page said, all base URLs together; KV usage is that of the fullest.
 
-    waiting_share      share of the samples in which a request waited
+    running_share, waiting_share   share of the samples in which a request ran, or waited
     preemptions, prefix_hit_rate   during the point; prompt tokens found in the prefix cache over those looked up
     """
 
     running_mean: float | None = None
     running_peak: float | None = None
+    running_share: float | None = None
     waiting_mean: float | None = None
     waiting_peak: float | None = None
     waiting_share: float | None = None
@@ -126,16 +103,6 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     engine: Engine | None = None
     kernel: dict[str, int] = {}
     unseen: list[str] = []
-
-
-class Track(NamedTuple):
-    """One series in time: (n,) instants in ns, ascending, and values."""
-
-    at_ns: Ints
-    values: Floats
-
-
-Tracks = Mapping[str, Track]
 
 
 class Stretch(NamedTuple):
@@ -175,65 +142,6 @@ def describe_machine(telemetry: Telemetry, point: Point, whole: Stretch, window:
         kernel=_kernel(telemetry, whole),
         unseen=_unseen(telemetry, point, whole, every, edges),
     )
-
-
-def track(rows: Iterable[tuple[int, str, int | None, tuple[str, ...], Floats]]) -> dict[str, Track]:
-    """Samples as one track a series; what a sample does not have is a gap in it."""
-    blocks: dict[tuple[str, ...], list[tuple[int, Floats]]] = {}
-    for at_ns, _, _, series, values in rows:
-        blocks.setdefault(series, []).append((at_ns, values))
-    pieces: dict[str, list[tuple[Ints, Floats]]] = {}
-    for series, block in blocks.items():
-        at = np.array([at_ns for at_ns, _ in block], dtype=np.int64)
-        table = np.stack([values for _, values in block])
-        for column, name in enumerate(series):
-            pieces.setdefault(name, []).append((at, table[:, column]))
-    tracks = {}
-    for name, parts in pieces.items():
-        at, values = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        order = np.argsort(at, kind="stable")
-        tracks[name] = Track(at[order], values[order])
-    return tracks
-
-
-@lru_cache(maxsize=4096)
-def parse_key(key: str) -> tuple[str, Mapping[str, str]]:
-    """`name{label=value,…}` taken apart; `model`, whose value may hold anything, comes last."""
-    name, brace, rest = key.partition("{")
-    labels, told, model = rest.removesuffix("}").partition("model=") if brace else ("", "", "")
-    found = dict(pair.partition("=")[::2] for pair in labels.split(",") if pair)
-    return name, found | ({"model": model} if told else {})
-
-
-def find(tracks: Tracks, name: str, **labels: str) -> Iterator[tuple[Mapping[str, str], Track]]:
-    """The tracks of the family `name` that have these labels."""
-    for key, found in tracks.items():
-        family, has = parse_key(key)
-        if family == name and all(has.get(label) == value for label, value in labels.items()):
-            yield has, found
-
-
-def pick_model(tracks: Tracks, model: str) -> dict[str, Track]:
-    """The engine's tracks that are of `model`: those that name it, or, where they name only one, that one's."""
-    labels = {key: parse_key(key)[1] for key in tracks}
-    names = {has["model"] for has in labels.values() if "model" in has}
-    chosen = model if model in names else next(iter(names)) if len(names) == 1 else None
-    return {key: tracks[key] for key, has in labels.items() if chosen is not None and has.get("model") == chosen}
-
-
-def edges_of(telemetry: Telemetry, index: int) -> list[Tracks]:
-    """The engine's page before and after the point, and in that order; fewer where it was not to be had."""
-    rows = [row for row in telemetry.samples if row[1] == EDGE and row[2] == index]
-    return [track([row]) for row in sorted(rows, key=lambda row: row[0])]
-
-
-def growth(edges: Sequence[Tracks], model: str, name: str) -> float | None:
-    """By how much the counter grew from the first edge to the last, over all base URLs; None: not told, or it fell."""
-    if len(edges) < 2:
-        return None
-    first, last = ({key: t.values[-1] for key, t in pick_model(edge, model).items()} for edge in (edges[0], edges[-1]))
-    grown = [value - first.get(key, 0.0) for key, value in last.items() if parse_key(key)[0] == name]
-    return None if not grown or min(grown) < 0 else float(sum(grown))
 
 
 def _mean(found: Track | None) -> float | None:
@@ -354,8 +262,8 @@ def _engine(every: Tracks, part: Tracks, model: str, edges: Sequence[Tracks]) ->
         whole, inside = (_over_urls(side, name, peak=name == "kv_usage") for side in (every, part))
         if whole is not None and inside is not None:
             figures |= {f"{name}_mean": float(inside.mean()), f"{name}_peak": float(whole.max())}
-            if name == "waiting":
-                figures["waiting_share"] = float((inside > 0).mean())
+            if name != "kv_usage":
+                figures[f"{name}_share"] = float((inside > 0).mean())
     preempted = growth(edges, model, "preemptions_total")
     queries, hits = (growth(edges, model, f"prefix_{name}_tok") for name in ("queries", "hits"))
     if preempted is not None:

@@ -11,7 +11,7 @@ import msgspec
 
 from cadenza.clock import NS_PER_MS
 from cadenza.record import Outcome, Record, TokenSource
-from cadenza.stats.machine import Telemetry, Tracks, edges_of, growth
+from cadenza.stats.tracks import Telemetry, Tracks, edges_of, growth
 from cadenza.stats.verdict import Check, Verdict, check
 
 # Counts further apart are not of the same requests: someone else used the server, or one of the two is wrong.

@@ -17,11 +17,12 @@ from cadenza.stats.concurrency import mean_in_flight, peak_in_flight
 from cadenza.stats.distribution import Distribution
 from cadenza.stats.goodput import Goodput, goodput
 from cadenza.stats.intervals import Interval, rate_interval
-from cadenza.stats.machine import Machine, Stretch, Telemetry, describe_machine
+from cadenza.stats.machine import Machine, Stretch, describe_machine
 from cadenza.stats.reconcile import Reconciliation, check_server, reconcile
 from cadenza.stats.repeats import Agreement, compare
 from cadenza.stats.requests import Failure, Requests, count_requests, list_failures
 from cadenza.stats.throughput import rate_per_s, requests_per_s, throughput_tok_per_s, tokens_per_event
+from cadenza.stats.tracks import Telemetry
 from cadenza.stats.verdict import Check, Verdict, judge
 from cadenza.stats.window import Window, ended_inside, steady_window, whole_window
 

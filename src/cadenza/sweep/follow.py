@@ -15,7 +15,7 @@ from cadenza.spec import Spec
 from cadenza.stats.columns import Columns
 from cadenza.stats.glance import Glance, Progress, Row, Stream, cards, host, kernel, times
 from cadenza.stats.latency import tpot_ms, ttft_ms, user_ttft_ms
-from cadenza.stats.machine import parse_key
+from cadenza.stats.tracks import parse_key
 from cadenza.store.manifest import Manifest, RunStatus
 from cadenza.store.rundir import list_runs, read_run
 from cadenza.store.tail import RunTail
