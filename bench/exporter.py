@@ -76,9 +76,9 @@ def pause(seconds: float) -> None:
 
 
 class Machine:
-    """A board of two cards below `root`, and copies of them with addresses of their own; and this machine's /proc.
+    """A board of two cards below `root`, and more under addresses of their own; and this machine's /proc.
 
-    The two of the board move with every `tick`, the copies stand still.
+    The two of the board move with every `tick`, and with them the others, whose files are links to theirs.
     """
 
     def __init__(self, root: Path, cards: int) -> None:
@@ -89,9 +89,11 @@ class Machine:
         self.tick()
         drm = root / "sys/class/drm"
         for number in range(len(DEVICES) + 1, cards + 1):
-            shutil.copytree(drm / f"card{number % 2 + 1}", drm / f"card{number}")
+            shutil.copytree(drm / f"card{number % 2 + 1}", drm / f"card{number}", copy_function=os.symlink)
             uevent = drm / f"card{number}/device/uevent"
-            uevent.write_text(re.sub("PCI_SLOT_NAME=.*", f"PCI_SLOT_NAME=0001:{number:02x}:00.0", uevent.read_text()))
+            text = re.sub("PCI_SLOT_NAME=.*", f"PCI_SLOT_NAME=0001:{number:02x}:00.0", uevent.read_text())
+            uevent.unlink()
+            uevent.write_text(text)
 
     def tick(self) -> None:
         """A minute under another load."""

@@ -270,6 +270,51 @@ def test_errors_are_not_asked_for_in_every_round(mixed: Path) -> None:
     assert told(collector.collect(), MI50)["ras_errors_total.umc.correctable"] == 9
 
 
+# Files: a new text, and which series it then gives which value.
+SLOW = {
+    "current_link_width": ("8\n", "pcie_link_width_lanes.current", 8),
+    "mem_info_gtt_used": ("4096\n", "memory_used_bytes.gtt", 4096),
+    "hwmon/hwmon4/power1_cap": ("200000000\n", "power_cap_watts", 200),
+    "hwmon/hwmon4/temp1_crit": ("95000\n", "temperature_limit_celsius.edge.crit", 95),
+}
+FAST = {
+    "gpu_busy_percent": ("12\n", "busy_ratio", 0.12),
+    "mem_info_vram_used": ("4096\n", "memory_used_bytes.vram", 4096),
+    "hwmon/hwmon4/temp2_input": ("66000\n", "temperature_celsius.junction", 66),
+    "hwmon/hwmon4/power1_average": ("99000000\n", "power_watts.average", 99),
+}
+
+
+def test_what_changes_slowly_is_read_every_two_seconds_and_the_rest_at_every_look(mixed: Path) -> None:
+    clock = ManualClock()
+    collector = AmdgpuCollector(mixed, clock=clock)
+    collector.collect()
+    for file, (text, *_) in (SLOW | FAST).items():
+        write(device(mixed) / file, text)
+    at_once = MI50_TOLD | {key: value for _, key, value in FAST.values()}
+    for at_ns in (5 * 10**8, 2 * 10**9 - 1):
+        clock.advance_to(at_ns)
+        assert told(collector.collect(), MI50) == pytest.approx(at_once)
+    clock.advance_to(2 * 10**9)
+    assert told(collector.collect(), MI50) == pytest.approx(at_once | {key: value for _, key, value in SLOW.values()})
+
+
+def test_what_is_read_every_two_seconds_is_tried_again_at_once_if_it_failed(mixed: Path) -> None:
+    write(device(mixed) / "max_link_width", "")  # says that it has none: not asked again
+    replays = device(mixed) / "pcie_replay_count"
+    replays.unlink()
+    replays.mkdir()  # reading it fails
+    collector = AmdgpuCollector(mixed, clock=ManualClock())
+    assert ("pcie_replays_total", "failed") in missing(collector.collect(), MI50)
+    replays.rmdir()
+    write(replays, "7\n")
+    collected = collector.collect()
+    assert told(collected, MI50)["pcie_replays_total"] == 7
+    write(device(mixed) / "max_link_width", "16\n")
+    collected = collector.collect()
+    assert ("pcie_link_width_lanes", "not_supported") in missing(collected, MI50)
+
+
 def test_fifty_cards(tmp_path: Path) -> None:
     files = list((MIXED / "class/drm/card2/device").iterdir())
     for number in range(50):

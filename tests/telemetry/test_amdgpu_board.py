@@ -60,12 +60,14 @@ class Watched:
         self.board = Board.for_devices(NAMES, seed=5)
         self.board.advance(0, [IDLE] * len(NAMES))
         self.root = root
-        self.collector = AmdgpuCollector(root, processes=True, clock=ManualClock())
+        self.clock = ManualClock()
+        self.collector = AmdgpuCollector(root, processes=True, clock=self.clock)
 
     def look(self, at_s: float, share: float) -> list[tuple[CardState, dict[str, float]]]:
         activities = [card.working(share, (3 + place) * GIB) for place, card in enumerate(self.board.cards)]
         self.board.advance(round(at_s * SECOND), activities)
         self.board.write(self.root)
+        self.clock.advance_to(round(at_s * SECOND))
         collected = self.collector.collect()
         return [(state, told(collected, state.slot)) for state in self.board.read()]
 
@@ -84,7 +86,7 @@ def test_links_are_slow_at_rest(tmp_path: Path) -> None:
     watched = Watched(tmp_path / "board")
     speeds = "pcie_link_speed_transfers_per_second"
     for share in (0.0, 1.0):
-        for (_, values), card in zip(watched.look(10 + share, share), watched.board.cards, strict=True):
+        for (_, values), card in zip(watched.look(10 + 2 * share, share), watched.board.cards, strict=True):
             text = card.link.speed if share else card.link.idle_speed
             assert values[f"{speeds}.current"] == float(text.split()[0]) * 1e9
             assert values["pcie_link_width_lanes.current"] == card.link.width

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cadenza.clock import ManualClock
 from cadenza.telemetry.amdgpu import AmdgpuCollector
 from cadenza.telemetry.families import FAMILIES
 from cadenza.telemetry.findings import RANGES
@@ -71,6 +72,40 @@ def test_a_card_that_falls_asleep_keeps_its_name_and_wakes_up(mixed: Path) -> No
     assert info(collector.collect(), MI50) == awake
     write(device(mixed) / "power/runtime_status", "active\n")
     assert told(collector.collect(), MI50) == pytest.approx(MI50_TOLD)
+
+
+def test_a_card_that_fell_asleep_between_two_looks_is_not_woken(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for what is due either: limits and links after 2 s, errors after 10."""
+    clock = ManualClock()
+    collector = AmdgpuCollector(mixed, processes=True, clock=clock)
+    collector.collect()
+    write(device(mixed) / "power/runtime_status", "suspended\n")
+    names = opened_below(device(mixed), monkeypatch)
+    for at_s in (1, 2, 60):
+        clock.advance_to(at_s * 10**9)
+        assert told(collector.collect(), MI50) == {"suspended": 1, "up": 1}
+    assert set(names) == {"power/runtime_status"}
+    write(device(mixed) / "power/runtime_status", "active\n")
+    write(device(mixed) / "hwmon/hwmon4/power1_cap", "200000000\n")
+    assert told(collector.collect(), MI50)["power_cap_watts"] == 200
+
+
+def test_a_card_whose_folder_is_gone_but_not_its_name_is_down_at_the_next_look(mixed: Path) -> None:
+    collector = AmdgpuCollector(mixed)
+    collector.collect()
+    shutil.rmtree(device(mixed))
+    assert told(collector.collect(), MI50) == {"up": 0}
+
+
+def test_another_card_under_the_same_name_is_another_card(mixed: Path) -> None:
+    collector = AmdgpuCollector(mixed)
+    collector.collect()
+    other = "0000:09:00.0"
+    uevent = device(mixed) / "uevent"
+    write(uevent, uevent.read_text(encoding="ascii").replace(MI50, other))
+    collected = collector.collect()
+    assert told(collected, MI50) == {"up": 0}
+    assert told(collected, other)["busy_ratio"] == 0.97
 
 
 def test_a_state_that_cannot_be_told_is_not_tried_out(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

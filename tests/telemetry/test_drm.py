@@ -1,6 +1,7 @@
 """Which cards there are, and the forms of their files."""
 
 import contextlib
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.telemetry.drm import (
+    KnownCards,
     clean,
     find_cards,
     parse_bad_pages,
@@ -77,6 +79,28 @@ def test_cards_come_by_number_and_their_address_in_lower_case(tmp_path: Path) ->
     assert [(path.card, path.gpu) for path in find_cards(tmp_path)] == [
         ("card2", "0000:02:00.0"),
         ("card10", "0000:0a:00.0"),
+    ]
+
+
+def test_who_a_card_is_is_not_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_card(tmp_path, "card1")
+    add_card(tmp_path, "card2", driver="vfio-pci", slot="0000:43:00.0")
+    known: KnownCards = {}
+    before = find_cards(tmp_path, known)
+    assert [path.gpu for path in before] == ["0000:03:00.0"]
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", lambda *_: pytest.fail("a file was opened"))
+        assert find_cards(tmp_path, known) == before
+    (tmp_path / "sys/class/drm/card1").rename(tmp_path / "aside")
+    assert find_cards(tmp_path, known) == []
+    assert known.keys() == {"card2"}
+    add_card(tmp_path, "card1", slot="0000:04:00.0")
+    fresh = tmp_path / "fresh"
+    fresh.write_text("DRIVER=amdgpu\nPCI_SLOT_NAME=0000:44:00.0\n", encoding="ascii")
+    fresh.rename(tmp_path / "sys/class/drm/card2/device/uevent")
+    assert [(path.card, path.gpu) for path in find_cards(tmp_path, known)] == [
+        ("card1", "0000:04:00.0"),
+        ("card2", "0000:44:00.0"),
     ]
 
 
@@ -156,6 +180,16 @@ def test_bad_pages_by_state() -> None:
     text = "gpu pfn : gpu page size : flags\n0x00abcd12 : 0x00001000 : R\n0x1 : 0x1000 : P\n0x2 : 0x1000 : R\nnonsense"
     assert parse_bad_pages(text) == {"retired": 2, "pending": 1, "failed": 0}
     assert parse_bad_pages("") == {"retired": 0, "pending": 0, "failed": 0}
+    assert parse_bad_pages("gpu pfn: gpu page size : flags\n") == {"retired": 0, "pending": 0, "failed": 0}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [("N/A\n", "malformed"), ("Query currently inaccessible\n", "asleep"), ("0\n", "malformed")]
+)
+def test_what_is_no_list_of_bad_pages_is_not_three_zeros(text: str, reason: str) -> None:
+    with pytest.raises(UnreadableError) as caught:
+        parse_bad_pages(text)
+    assert caught.value.reason == reason
 
 
 def test_bad_pages_beyond_one_page_of_text(tmp_path: Path) -> None:
@@ -206,8 +240,7 @@ def test_a_number_is_scaled(tmp_path: Path) -> None:
 @given(st.text(max_size=300))
 def test_any_text_is_parsed_or_refused(text: str) -> None:
     assert all(isinstance(value, str) for value in parse_uevent(text).values())
-    assert all(count >= 0 for count in parse_bad_pages(text).values())
     assert len(clean(text)) <= 96
-    for parse in (parse_link_speed, parse_ras_counts):
+    for parse in (parse_link_speed, parse_ras_counts, parse_bad_pages):
         with contextlib.suppress(UnreadableError):
             assert parse(text)

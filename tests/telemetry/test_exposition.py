@@ -15,6 +15,7 @@ from cadenza.telemetry.reading import Reading
 from cadenza.telemetry.sampler import State
 
 GPU = ("gpu", "0000:43:00.0")
+Pages = list[dict[tuple[str, str], float]]
 
 
 def full_table() -> Table:
@@ -83,6 +84,35 @@ def test_what_is_kept_of_a_page_never_changes_what_the_next_one_says() -> None:
             assert render(table, openmetrics, kept) == render(table, openmetrics)
     add(table := {}, [Reading("amdgpu_up", (GPU,), 1.0)])
     assert samples(render(table, kept=kept)) == {("amdgpu_up", frozenset({GPU})): 1.0}
+
+
+PAGES = st.lists(
+    st.dictionaries(
+        st.tuples(
+            st.sampled_from(["amdgpu_temperature_celsius", "amdgpu_throttle_seconds_total", "cadenza_exporter_info"]),
+            st.sampled_from(["edge", "mem", 'a "b" \\', "c d\n# e"]),
+        ),
+        st.sampled_from([0.0, 1.0, 12.5, -3.0, 1e6, 1e7, 1.5e300, 2.0**53]),
+    ),
+    max_size=6,
+)
+
+
+@given(PAGES, st.booleans())
+def test_any_page_after_any_other_is_as_if_it_were_the_first(pages: Pages, openmetrics: bool) -> None:
+    kept: Kept = {}
+    for page in pages:
+        table: Table = {}
+        add(
+            table,
+            [
+                Reading(
+                    name, (("version", text),) if name.endswith("_info") else (GPU, (FAMILIES[name].labels[1], text)), v
+                )
+                for (name, text), v in page.items()
+            ],
+        )
+        assert render(table, openmetrics, kept) == render(table, openmetrics)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), st.floats(allow_nan=False))

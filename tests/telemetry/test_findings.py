@@ -5,7 +5,7 @@ import math
 import pytest
 
 from cadenza.telemetry.families import FAMILIES
-from cadenza.telemetry.findings import RANGES, Findings
+from cadenza.telemetry.findings import RANGES, Findings, Known
 from cadenza.telemetry.reading import Missing, Reading, Reason
 from cadenza.telemetry.root import UnreadableError
 
@@ -23,6 +23,19 @@ def test_labels_are_the_familys_in_its_order() -> None:
     labels = (("gpu", GPU), ("sensor", "edge"), ("limit", "crit"))
     assert readings == [Reading("amdgpu_temperature_limit_celsius", labels, 100.0)]
     assert missing == []
+
+
+def test_readings_that_a_look_leaves_to_the_next_say_what_is_so_then() -> None:
+    known: Known = {}
+    for watts, celsius in ((187, 40), (187, 41), (190, 41), (187, 40)):
+        findings = Findings(GPU, known)
+        findings.give("amdgpu_power_watts", watts, "average")
+        findings.give("amdgpu_temperature_celsius", celsius, "edge")
+        assert findings.collect(()).readings == [
+            Reading("amdgpu_power_watts", (("gpu", GPU), ("type", "average")), watts),
+            Reading("amdgpu_temperature_celsius", (("gpu", GPU), ("sensor", "edge")), celsius),
+        ]
+    assert Findings(GPU, known).collect(()).readings == []
 
 
 def test_the_first_source_of_a_series_stands() -> None:
@@ -51,6 +64,9 @@ def test_none_is_nothing() -> None:
         ("amdgpu_temperature_limit_celsius", 0, ("edge", "crit")),
         ("amdgpu_power_watts", 4294.967295, ("average",)),
         ("amdgpu_power_watts", -1, ("average",)),
+        ("amdgpu_power_watts", 0, ("average",)),
+        ("amdgpu_energy_joules_total", 0, ()),
+        ("amdgpu_energy_joules_total", (2**64 - 1) * 2**-16, ()),
         ("amdgpu_power_cap_watts", 0, ()),
         ("amdgpu_clock_hertz", 65535e6, ("sclk",)),
         ("amdgpu_pcie_link_width_lanes", 0, ("current",)),
@@ -58,6 +74,8 @@ def test_none_is_nothing() -> None:
         ("amdgpu_memory_used_bytes", -1, ("vram",)),
         ("amdgpu_memory_size_bytes", 0, ("vram",)),
         ("amdgpu_pcie_replays_total", -1, ()),
+        ("amdgpu_pcie_replays_total", 2**32 - 1, ()),
+        ("amdgpu_pcie_replays_total", 2**64 - 1, ()),
         ("amdgpu_power_watts", math.nan, ("average",)),
         ("amdgpu_power_watts", math.inf, ("average",)),
     ],
@@ -120,6 +138,36 @@ def test_excused_is_not_missing() -> None:
     findings.excuse("amdgpu_throttled")
     names = ("amdgpu_throttled", "amdgpu_fan_ratio")
     assert findings.collect(names).missing == [Missing("amdgpu_fan_ratio", GPU, "absent")]
+
+
+def test_what_an_earlier_look_found_stands_beside_what_was_found_now() -> None:
+    earlier, now = Findings(GPU), Findings(GPU)
+    earlier.give("amdgpu_power_cap_watts", 225)
+    earlier.lack("amdgpu_fan_ratio", "denied")
+    now.give("amdgpu_busy_ratio", 0.5)
+    now.include(earlier)
+    readings, missing = now.collect(())
+    assert {reading.name: reading.value for reading in readings} == {
+        "amdgpu_power_cap_watts": 225.0,
+        "amdgpu_busy_ratio": 0.5,
+    }
+    assert missing == [Missing("amdgpu_fan_ratio", GPU, "denied")]
+    assert [reading.name for reading in earlier.collect(()).readings] == ["amdgpu_power_cap_watts"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "hopes"),
+    [
+        *(("asleep", True), ("failed", True), ("timeout", True)),
+        *(("absent", False), ("not_supported", False), ("denied", False), ("malformed", False)),
+    ],
+)
+def test_what_may_be_had_at_the_next_look(reason: Reason, hopes: bool) -> None:
+    findings = Findings(GPU)
+    findings.give("amdgpu_busy_ratio", 0.5)
+    assert not findings.hopes()
+    findings.lack("amdgpu_power_cap_watts", reason)
+    assert findings.hopes() is hopes
 
 
 def test_answered_and_failed() -> None:

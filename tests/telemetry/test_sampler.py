@@ -148,6 +148,25 @@ def test_what_no_page_could_show_is_missing_and_counted(reading: Reading) -> Non
     assert state.missing == {"malformed": 1}
 
 
+@pytest.mark.parametrize(
+    "second",
+    [
+        Reading("amdgpu_busy_ratio", GPU, float("nan")),
+        Reading("amdgpu_nonsense", GPU, 1.0),
+        Reading("amdgpu_busy_ratio", (*GPU, ("more", "x")), 1.0),
+    ],
+)
+def test_what_fitted_in_the_round_before_is_looked_at_again(second: Reading) -> None:
+    rounds = [Collected(readings, []) for readings in ([busy(1), busy(1, "0000:03:00.0")], [second], [busy(2)])]
+    sampler = Sampler([Scripted("a", *rounds)], clock=ManualClock())
+    told = []
+    for _ in rounds:
+        sampler.look()
+        told.append(only(sampler).readings)
+    assert told == [rounds[0].readings, [], [busy(2)]]
+    assert only(sampler).missing == {"malformed": 1}
+
+
 def test_a_day_of_rounds_leaves_no_more_behind_than_one() -> None:
     rounds = 0
 

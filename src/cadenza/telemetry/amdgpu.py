@@ -3,21 +3,22 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from cadenza.clock import Clock, MonotonicClock
+from cadenza.clock import NS_PER_S, Clock, MonotonicClock
 from cadenza.telemetry.counters import EnergyCounter, ErrorCounters
-from cadenza.telemetry.drm import CardPath, find_cards, plan_device, read_asleep, read_fact
+from cadenza.telemetry.drm import CardPath, KnownCards, find_cards, plan_device, read_asleep, read_fact
 from cadenza.telemetry.families import FAMILIES
-from cadenza.telemetry.findings import Findings
+from cadenza.telemetry.findings import Findings, Known
 from cadenza.telemetry.gpu_metrics import GpuMetrics, parse
 from cadenza.telemetry.hwmon import Hwmon
 from cadenza.telemetry.kfd import Node, Topology, add_processes
 from cadenza.telemetry.products import name_product
-from cadenza.telemetry.reading import Collected, Labels, Missing, Reading
+from cadenza.telemetry.reading import Collected, Missing, Reading
 from cadenza.telemetry.root import UnreadableError, read_bytes
 from cadenza.telemetry.throttling import Residency, decode
 
 _METRICS_BYTES = 64 << 10
-_MAX_LABELS = 4096
+_MAX_KNOWN = 4096
+SELDOM_S = 2
 # Told by other collectors, or on request.
 _NOT_OURS = frozenset(
     {
@@ -40,6 +41,11 @@ class AmdgpuCollector:
     A card that was there and is gone is `amdgpu_up` 0 until it is back. One that sleeps is told asleep and left so.
     Busy, power and temperatures belong to the whole card also where it is partitioned; the memory of its partitions is
     told under the pools xcp0, xcp1, …. `processes`: what each process holds, too.
+
+    Busy shares, VRAM in use, temperatures, power, clocks, voltages, energy and throttling are of the look itself, and a
+    card that is gone is gone at the next. Other pools in use, sizes, limits, the power cap, fan, PCIe link and replays,
+    and the partition are under 2 s old; RAS errors and bad pages under 10 s. What failed for a reason that may pass is
+    asked for again at the next look.
     """
 
     name = "amdgpu"
@@ -50,16 +56,20 @@ class AmdgpuCollector:
         self._clock = clock or MonotonicClock()
         self._topology = Topology(root)
         self._cards: dict[str, _Card | None] = {}  # every one that was ever seen; None: gone
+        self._known: KnownCards = {}
         self._driver: str | None = None
 
     def collect(self) -> Collected:
         """One look at every card; `amdgpu` itself is missing (absent) where there never was one."""
         if self._driver is None:
             self._driver = _read_driver(self._root)
-        paths = {path.gpu: path for path in find_cards(self._root)}
+        paths = {path.gpu: path for path in find_cards(self._root, self._known)}
         for gpu in self._cards.keys() - paths.keys():
             self._cards[gpu] = None
         nodes, missing = self._topology.read()
+        nodes_of: dict[str, list[Node]] = {}
+        for node in nodes:
+            nodes_of.setdefault(node.gpu, []).append(node)
         now_ns = self._clock.now_ns()
         readings: list[Reading] = []
         missing = list(missing)
@@ -69,10 +79,10 @@ class AmdgpuCollector:
             card = self._cards.get(gpu)
             if card is None or card.path != path:
                 card = self._cards[gpu] = _Card(path, self._driver)
-            if len(card.labels) > _MAX_LABELS:  # processes come and go
-                card.labels.clear()
-            found = Findings(gpu, card.labels)
-            if card.look([node for node in nodes if node.gpu == gpu], now_ns, found):
+            if len(card.readings) > _MAX_KNOWN:  # processes come and go
+                card.readings.clear()
+            found = Findings(gpu, card.readings)
+            if card.look(nodes_of.get(gpu, []), now_ns, found):
                 awake[gpu] = found
             findings.append(found)
         if self._processes:
@@ -92,11 +102,13 @@ class _Card:
 
     def __init__(self, path: CardPath, driver: str) -> None:
         self.path = path
-        self.labels: dict[tuple[str, tuple[str, ...]], Labels] = {}
+        self.readings: Known = {}
         self._driver = driver
         self._facts: dict[str, str] = {}
         self._known = False  # once the chip has answered, so have the files that tell who it is
         self._plan = plan_device(path.device)
+        self._seldom = Findings(path.gpu)
+        self._due_ns: int | None = None
         self._hwmon = Hwmon(path.device)
         self._energy = EnergyCounter()
         self._residency = Residency()
@@ -112,16 +124,23 @@ class _Card:
             asleep = True
         else:
             findings.give("amdgpu_suspended", asleep)
-        gfx = self._tell(nodes, asleep, findings)
+        is_due = not asleep and (self._due_ns is None or now_ns >= self._due_ns)
+        gfx = self._tell(nodes, asleep, is_due, findings)
         if asleep:
             findings.give("amdgpu_up", 1)
             for name in _FAMILIES:
                 if name not in ("amdgpu_info", "amdgpu_up", "amdgpu_suspended"):
                     findings.lack(name, "asleep")
             return False
-        for name, read, labels in self._plan:
+        sensors = self._hwmon.plan()
+        if is_due:
+            self._seldom = Findings(self.path.gpu)
+            for name, read, labels in (*self._plan.seldom, *sensors.seldom):
+                self._seldom.attempt(name, read, *labels)
+            self._due_ns = None if self._seldom.hopes() else now_ns + SELDOM_S * NS_PER_S
+        for name, read, labels in (*self._plan.often, *sensors.often):
             findings.attempt(name, read, *labels)
-        self._hwmon.read(findings)
+        findings.include(self._seldom)
         self._read_metrics(gfx, findings)
         self._errors.read(device, now_ns, findings)
         _add_partitions(nodes, findings)
@@ -130,7 +149,7 @@ class _Card:
         findings.give("amdgpu_up", answered or not findings.failed(_OF_THE_CHIP))
         return True
 
-    def _tell(self, nodes: Sequence[Node], asleep: bool, findings: Findings) -> str:
+    def _tell(self, nodes: Sequence[Node], asleep: bool, is_due: bool, findings: Findings) -> str:
         """`amdgpu_info`; of a card that sleeps, what was known. The gfx name."""
         device, facts = self.path.device, self._facts
         if not self._known and not asleep:
@@ -138,7 +157,7 @@ class _Card:
             facts["product"] = read_fact(device / "product_name") or product
             facts["gfx"] = gfx
             facts |= {name: read_fact(device / name) for name in ("unique_id", "serial_number", "vbios_version")}
-        if not asleep:
+        if is_due:
             facts["partition"] = read_fact(device / "current_compute_partition")
         node = nodes[0] if nodes else None
         gfx = (node.gfx if node else "") or facts.get("gfx", "")
@@ -159,7 +178,7 @@ class _Card:
 
     def _read_metrics(self, gfx: str, findings: Findings) -> None:
         try:
-            metrics = parse(read_bytes(self.path.device / "gpu_metrics", _METRICS_BYTES))
+            metrics = parse(read_bytes(f"{self.path.device}/gpu_metrics", _METRICS_BYTES))
         except UnreadableError as error:
             for name in _ONLY_METRICS:
                 findings.lack(name, error.reason)

@@ -52,24 +52,17 @@ class ErrorCounters:
         self._excess: dict[tuple[str, str], int] = {}
         self._counts: dict[tuple[str, str], int] = {}
         self._lacks: dict[str, Reason] = {}
-        self._pages: dict[str, int] | Reason = "absent"
+        self._found = Findings("")
 
     def read(self, device: Path, now_ns: int, findings: Findings) -> None:
         """What was found last, asked anew if that is 10 s ago."""
         if self._due_ns is None or now_ns >= self._due_ns:
             self._due_ns = now_ns + RAS_PERIOD_S * NS_PER_S
-            self._ask(device)
-        for (block, severity), count in self._counts.items():
-            findings.give("amdgpu_ras_errors_total", count, block, severity)
-        for block, reason in self._lacks.items():
-            findings.lack("amdgpu_ras_errors_total", reason, block, "")
-        if isinstance(self._pages, dict):
-            for state, pages in self._pages.items():
-                findings.give("amdgpu_bad_pages", pages, state)
-        else:
-            findings.lack("amdgpu_bad_pages", self._pages)
+            self._found = Findings(findings.gpu)
+            self._ask(device, self._found)
+        findings.include(self._found)
 
-    def _ask(self, device: Path) -> None:
+    def _ask(self, device: Path, findings: Findings) -> None:
         self._counts, self._lacks = {}, {}
         for block, found in read_ras(device).items():
             if isinstance(found, UnreadableError):
@@ -77,10 +70,15 @@ class ErrorCounters:
                 continue
             for severity, count in found.items():
                 self._count((block, severity), count)
+        for (block, severity), count in self._counts.items():
+            findings.give("amdgpu_ras_errors_total", count, block, severity)
+        for block, reason in self._lacks.items():
+            findings.lack("amdgpu_ras_errors_total", reason, block, "")
         try:
-            self._pages = read_bad_pages(device)
+            for state, pages in read_bad_pages(device).items():
+                findings.give("amdgpu_bad_pages", pages, state)
         except UnreadableError as error:
-            self._pages = error.reason
+            findings.lack("amdgpu_bad_pages", error.reason)
 
     def _count(self, key: tuple[str, str], count: int) -> None:
         before = self._before.get(key, 0)

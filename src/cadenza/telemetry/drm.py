@@ -1,12 +1,13 @@
 """`sys/class/drm`: which cards there are, and the text files in `device/` of each."""
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from cadenza.telemetry.findings import Attempt
+from cadenza.telemetry.findings import Attempt, Plan
 from cadenza.telemetry.root import UnreadableError, read_bytes, read_integer, read_text
 
 _CARD = re.compile(r"card([0-9]{1,5})", re.ASCII)
@@ -36,29 +37,52 @@ class CardPath(NamedTuple):
     device: Path
 
 
-def find_cards(root: Path) -> list[CardPath]:
+# A card's name → what its `uevent` is told from another by, and who it was; None: none of ours.
+KnownCards = dict[str, tuple[tuple[int, ...], CardPath | None]]
+
+
+def find_cards(root: Path, known: KnownCards | None = None) -> list[CardPath]:
     """Cards that the amdgpu driver runs, by number: not AMD's without it, nor anyone else's, nor a partition.
 
-    Partitions of an MI300 beyond the first are platform devices of another driver; they have no sensors.
+    Partitions of an MI300 beyond the first are platform devices of another driver; they have no sensors. `known` is the
+    caller's, for one look after the other: a card whose `uevent` is the same file as before is not read again. A card
+    that is gone takes its name or that file along, so this finds out at once.
     """
-    folder = root / "sys/class/drm"
+    folder = f"{root}/sys/class/drm"
     try:
-        matches = [match for entry in folder.iterdir() if (match := _CARD.fullmatch(entry.name))]
+        # Connectors are in the way, and a path for each would cost more than the listing.
+        matches = [match for name in os.listdir(folder) if (match := _CARD.fullmatch(name))]  # noqa: PTH208
     except OSError:
         return []
+    known = {} if known is None else known
     found: dict[str, CardPath] = {}
     for match in sorted(matches, key=lambda match: int(match[1]))[:_MAX_CARDS]:
-        device = folder / match[0] / "device"
+        name = match[0]
         try:
-            uevent = parse_uevent(read_text(device / "uevent"))
-            gpu = uevent.get("PCI_SLOT_NAME", "").lower()
-            if uevent.get("DRIVER") != "amdgpu" or not _SLOT.fullmatch(gpu):
-                continue
-            if int(read_text(device / "vendor"), 16) == _AMD:
-                found.setdefault(gpu, CardPath(gpu, match[0], device))
-        except (UnreadableError, ValueError):
+            status = os.stat(f"{folder}/{name}/device/uevent")  # noqa: PTH116 - a path would cost as much
+        except OSError:
             continue
+        # sysfs numbers every file once; elsewhere one that is written in place keeps its number.
+        stamp = status.st_dev, status.st_ino, status.st_mtime_ns
+        before = known.get(name)
+        if before is None or before[0] != stamp:
+            before = known[name] = stamp, _identify(Path(folder, name, "device"))
+        if (path := before[1]) is not None:
+            found.setdefault(path.gpu, path)
+    for name in known.keys() - {match[0] for match in matches}:
+        del known[name]
     return list(found.values())
+
+
+def _identify(device: Path) -> CardPath | None:
+    try:
+        uevent = parse_uevent(read_text(device / "uevent"))
+        gpu = uevent.get("PCI_SLOT_NAME", "").lower()
+        if uevent.get("DRIVER") == "amdgpu" and _SLOT.fullmatch(gpu) and int(read_text(device / "vendor"), 16) == _AMD:
+            return CardPath(gpu, device.parent.name, device)
+    except (UnreadableError, ValueError):
+        pass
+    return None
 
 
 def parse_uevent(text: str) -> dict[str, str]:
@@ -72,7 +96,7 @@ def read_asleep(device: Path) -> bool:
     A card without the file cannot sleep. UnreadableError for one whose state cannot be told: better left alone.
     """
     try:
-        status = read_text(device / "power/runtime_status")
+        status = read_text(f"{device}/power/runtime_status")
     except UnreadableError as error:
         if error.reason == "absent":
             return False
@@ -101,9 +125,10 @@ def clean(text: str) -> str:
 
 def scaled(path: Path, parts: float) -> Callable[[], float]:
     """A reader of the file's integer divided by `parts`."""
+    name = str(path)
 
     def read() -> float:
-        value = read_integer(path)
+        value = read_integer(name)
         if abs(value) > 1 << 64:  # more than any file can mean, and than a division can take
             raise UnreadableError("out_of_range")
         return value / parts
@@ -119,39 +144,34 @@ def parse_link_speed(text: str) -> float:
     return float(match[1]) * 1e9
 
 
-def once(read: Callable[[], float]) -> Callable[[], float]:
-    """`read`, asked until it has answered: of what never changes."""
-    answers: list[float] = []
-
-    def ask() -> float:
-        if not answers:
-            answers.append(read())
-        return answers[0]
-
-    return ask
-
-
 def _link_speed(path: Path) -> Callable[[], float]:
-    return lambda: parse_link_speed(read_text(path))
+    name = str(path)
+    return lambda: parse_link_speed(read_text(name))
 
 
-def plan_device(device: Path) -> list[Attempt]:
-    """How to read busy shares, memory, link and replays; what there may be and is not, tells so itself."""
-    plan: list[Attempt] = [
+def plan_device(device: Path) -> Plan:
+    """How to read busy shares, memory, link and replays; what there may be and is not, tells so itself.
+
+    Often: busy shares and VRAM in use. The host's memory in use, and what is in use of the VRAM that the host can
+    reach, say little by the half second.
+    """
+    often: list[Attempt] = [
         ("amdgpu_busy_ratio", scaled(device / "gpu_busy_percent", 100), ()),
         ("amdgpu_memory_busy_ratio", scaled(device / "mem_busy_percent", 100), ()),
+        ("amdgpu_memory_used_bytes", scaled(device / "mem_info_vram_used", 1), ("vram",)),
     ]
+    seldom: list[Attempt] = []
     for pool in _POOLS:
         size, used = (scaled(device / f"mem_info_{pool}_{end}", 1) for end in ("total", "used"))
-        plan.append(("amdgpu_memory_size_bytes", once(size), (pool,)))
-        plan.append(("amdgpu_memory_used_bytes", used, (pool,)))
-    for state, often in (("current", lambda read: read), ("max", once)):
+        seldom.append(("amdgpu_memory_size_bytes", size, (pool,)))
+        if pool != "vram":
+            seldom.append(("amdgpu_memory_used_bytes", used, (pool,)))
+    for state in ("current", "max"):
         speed = _link_speed(device / f"{state}_link_speed")
-        plan.append(("amdgpu_pcie_link_speed_transfers_per_second", often(speed), (state,)))
-        width = scaled(device / f"{state}_link_width", 1)
-        plan.append(("amdgpu_pcie_link_width_lanes", often(width), (state,)))
-    plan.append(("amdgpu_pcie_replays_total", scaled(device / "pcie_replay_count", 1), ()))
-    return plan
+        seldom.append(("amdgpu_pcie_link_speed_transfers_per_second", speed, (state,)))
+        seldom.append(("amdgpu_pcie_link_width_lanes", scaled(device / f"{state}_link_width", 1), (state,)))
+    seldom.append(("amdgpu_pcie_replays_total", scaled(device / "pcie_replay_count", 1), ()))
+    return Plan(often, seldom)
 
 
 def parse_ras_counts(text: str) -> dict[str, int]:
@@ -182,8 +202,16 @@ def read_ras(device: Path) -> dict[str, dict[str, int] | UnreadableError]:
 
 
 def parse_bad_pages(text: str) -> dict[str, int]:
-    """Pages by state, all three told; lines are `address : size : state`, under a headline."""
-    counts = Counter(_PAGE_STATES[m[1].upper()] for m in map(_PAGE.fullmatch, map(str.strip, text.splitlines())) if m)
+    """Pages by state, all three told; lines are `address : size : state`, on some kernels under a headline.
+
+    Nothing at all is no page. UnreadableError: text that is no such list, asleep where it says "inaccessible".
+    """
+    if "currently inaccessible" in text:
+        raise UnreadableError("asleep")
+    lines = [line for line in map(str.strip, text.splitlines()) if line]
+    if lines and not any(_PAGE.fullmatch(line) or line.startswith("gpu pfn") for line in lines):
+        raise UnreadableError("malformed")
+    counts = Counter(_PAGE_STATES[found[1].upper()] for found in map(_PAGE.fullmatch, lines) if found)
     return {state: counts[state] for state in _PAGE_STATES.values()}
 
 

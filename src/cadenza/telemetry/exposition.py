@@ -4,10 +4,12 @@ Importing this costs 50 ms, prometheus_client's; import it where a page is asked
 """
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.utils import floatToGoString
 
 from cadenza.telemetry.families import FAMILIES, Family
 from cadenza.telemetry.reading import Labels, Reading
@@ -18,9 +20,20 @@ OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 Series = dict[Labels, float]
 Table = dict[str, Series]
-# What was written of a family, by its name and whether as OpenMetrics, and the series that it says.
-Kept = dict[tuple[str, bool], tuple[Series, bytes]]
 _END = b"# EOF\n"
+
+
+class Written(NamedTuple):
+    """One family on a page. `parts`: its first lines, then of each series the line up to the value."""
+
+    labels: list[Labels]
+    values: list[float]
+    parts: list[str]
+    text: bytes
+
+
+# What was written last, by family and whether as OpenMetrics.
+Kept = dict[tuple[str, bool], Written]
 
 # Under --article-names: one published dashboard's names for what stands under another on the same page. `gpu` is
 # added to its labels, since one machine has several; `sensor` has the names of our own family.
@@ -36,20 +49,21 @@ def render(table: Table, openmetrics: bool = False, kept: Kept | None = None) ->
     """The page that says `table`: families in the order of the table of families, series in the order they came.
 
     openmetrics  where the client's Accept header names it (`OPENMETRICS_TYPE`); else `TEXT_TYPE`
-    kept         the caller's, for one page after the other: families that have not changed are not written again
+    kept         the caller's, for one page after the other: of a family whose series are those of the page before, only
+                 the values are written anew
     """
-    parts = []
+    texts = []
     for family in (*FAMILIES.values(), *ARTICLE):
         series = table.get(family.name)
         if not series:
             continue
-        before = None if kept is None else kept.get((family.name, openmetrics))
-        if before is None or before[0] != series:
-            before = series, _write(_metric(family, series), openmetrics)
-            if kept is not None:
-                kept[family.name, openmetrics] = before
-        parts.append(before[1])
-    return b"".join(parts) + (_END if openmetrics else b"")
+        if kept is None:
+            texts.append(_generate(family, series, openmetrics))
+            continue
+        key = family.name, openmetrics
+        written = kept[key] = _write(family, series, openmetrics, kept.get(key))
+        texts.append(written.text)
+    return b"".join(texts) + (_END if openmetrics else b"")
 
 
 def tabulate(states: Iterable[State], version: str, scrapes: int, article_names: bool = False) -> Table:
@@ -89,10 +103,32 @@ class _One:
         return (self._metric,)
 
 
-def _write(metric: Metric, openmetrics: bool) -> bytes:
+def _write(family: Family, series: Series, openmetrics: bool, before: Written | None) -> Written:
+    # An info family says 1 whatever it was told.
+    labels, values = list(series), [1.0] * len(series) if family.kind == "info" else list(series.values())
+    if before is None or before.labels != labels:
+        text = _generate(family, series, openmetrics)
+        return Written(labels, values, _cut(text.decode()), text)
+    if before.values == values:
+        return before
+    head, *lines = before.parts
+    told: Iterable[str] = map(floatToGoString, values)
+    page = head + "".join([f"{line}{value}\n" for line, value in zip(lines, told, strict=True)])
+    return Written(labels, values, before.parts, page.encode())
+
+
+def _cut(text: str) -> list[str]:
+    """The family's `#` lines, and every other one up to the blank before its value, which holds none."""
+    lines = text.split("\n")[:-1]
+    head = [f"{line}\n" for line in lines if line.startswith("#")]
+    return ["".join(head), *(line[: line.rindex(" ") + 1] for line in lines[len(head) :])]
+
+
+def _generate(family: Family, series: Series, openmetrics: bool) -> bytes:
+    metric = _One(_metric(family, series))
     if not openmetrics:
-        return generate_latest(_One(metric))
-    text: bytes = generate_openmetrics(_One(metric))  # type: ignore[no-untyped-call]
+        return generate_latest(metric)
+    text: bytes = generate_openmetrics(metric)  # type: ignore[no-untyped-call]
     return text.removesuffix(_END)
 
 

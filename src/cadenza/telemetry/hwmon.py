@@ -6,8 +6,8 @@ Units: https://docs.kernel.org/gpu/amdgpu/thermal.html (millidegrees, microwatts
 import re
 from pathlib import Path
 
-from cadenza.telemetry.drm import clean, once, scaled
-from cadenza.telemetry.findings import Attempt, Findings
+from cadenza.telemetry.drm import clean, scaled
+from cadenza.telemetry.findings import Plan
 from cadenza.telemetry.root import UnreadableError, read_integer, read_text
 
 _SENSOR = re.compile(r"(temp|freq|in)([0-9]{1,2})_input", re.ASCII)
@@ -30,24 +30,24 @@ class Hwmon:
 
     def __init__(self, device: Path) -> None:
         self._above = device / "hwmon"
-        self._seen: list[str] = []
-        self._attempts: list[Attempt] = []
+        self._folder: Path | None = None
+        self._plan = Plan([], [])
 
-    def read(self, findings: Findings) -> None:
-        """Temperatures, their limits, power, clocks, voltages and fan of a card that is awake."""
+    def plan(self) -> Plan:
+        """How to read a card that is awake: often its temperatures, power, clocks and voltages; seldom its limits, the
+        power cap and the fan, which follows the temperatures within seconds."""
+        if self._folder is None or not self._folder.exists():
+            self._folder = self._find()
+            self._plan = Plan([], []) if self._folder is None else _plan(self._folder)
+        return self._plan
+
+    def _find(self) -> Path | None:
         try:
-            seen = sorted(entry.name for entry in self._above.iterdir())
+            names = sorted(entry.name for entry in self._above.iterdir())
         except OSError:
-            seen = []
-        if seen != self._seen:
-            self._seen, self._attempts = [], []
-            for name in seen:
-                if name.startswith("hwmon") and _is_amdgpu(self._above / name):
-                    self._attempts = _plan(self._above / name)
-                    self._seen = seen
-                    break
-        for name, read, labels in self._attempts:
-            findings.attempt(name, read, *labels)
+            return None
+        folders = (self._above / name for name in names if name.startswith("hwmon"))
+        return next(filter(_is_amdgpu, folders), None)
 
 
 def _is_amdgpu(folder: Path) -> bool:
@@ -57,13 +57,13 @@ def _is_amdgpu(folder: Path) -> bool:
         return False
 
 
-def _plan(folder: Path) -> list[Attempt]:
+def _plan(folder: Path) -> Plan:
     """What can be read there, with its labels."""
+    often, seldom = plan = Plan([], [])
     try:
         names = sorted(entry.name for entry in folder.iterdir())
     except OSError:
-        return []
-    plan: list[Attempt] = []
+        return plan
     for name in names:
         match = _SENSOR.fullmatch(name)
         if match is None:
@@ -71,21 +71,21 @@ def _plan(folder: Path) -> list[Attempt]:
         kind, number = match.groups()
         label = _label(folder / f"{kind}{number}_label") or _DEFAULTS[kind].get(number, f"{kind}{number}")
         family, parts = _FAMILIES[kind]
-        plan.append((family, scaled(folder / name, parts), (label,)))
+        often.append((family, scaled(folder / name, parts), (label,)))
         for limit in ("crit", "emergency"):
             if kind == "temp" and f"temp{number}_{limit}" in names:
                 path = folder / f"temp{number}_{limit}"
-                plan.append(("amdgpu_temperature_limit_celsius", once(scaled(path, 1000)), (label, limit)))
+                seldom.append(("amdgpu_temperature_limit_celsius", scaled(path, 1000), (label, limit)))
     if "power1_average" in names:
-        plan.append(("amdgpu_power_watts", scaled(folder / "power1_average", _PER_WATT), ("average",)))
+        often.append(("amdgpu_power_watts", scaled(folder / "power1_average", _PER_WATT), ("average",)))
     if "power1_input" in names:
-        plan.append(("amdgpu_power_watts", scaled(folder / "power1_input", _PER_WATT), ("instant",)))
+        often.append(("amdgpu_power_watts", scaled(folder / "power1_input", _PER_WATT), ("instant",)))
     if "power1_cap" in names:
-        plan.append(("amdgpu_power_cap_watts", scaled(folder / "power1_cap", _PER_WATT), ()))
+        seldom.append(("amdgpu_power_cap_watts", scaled(folder / "power1_cap", _PER_WATT), ()))
     if "fan1_input" in names:
-        plan.append(("amdgpu_fan_speed_rpm", scaled(folder / "fan1_input", 1), ()))
+        seldom.append(("amdgpu_fan_speed_rpm", scaled(folder / "fan1_input", 1), ()))
     if "pwm1" in names:
-        plan.append(("amdgpu_fan_ratio", scaled(folder / "pwm1", _pwm_max(folder)), ()))
+        seldom.append(("amdgpu_fan_ratio", scaled(folder / "pwm1", _pwm_max(folder)), ()))
     return plan
 
 

@@ -76,7 +76,7 @@ class Topology:
         A topology that is not there at all (no ROCm driver) is no nodes, and nothing missing: the cards still are.
         """
         try:
-            generation: int | None = read_integer(self._folder / "generation_id")
+            generation: int | None = read_integer(f"{self._folder}/generation_id")
         except UnreadableError:
             generation = None
         if generation is None or generation != self._generation:

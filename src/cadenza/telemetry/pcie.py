@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cadenza.clock import NS_PER_S, Clock, MonotonicClock
-from cadenza.telemetry.drm import find_cards, read_asleep
+from cadenza.telemetry.drm import KnownCards, find_cards, read_asleep
 from cadenza.telemetry.findings import Findings
 from cadenza.telemetry.reading import Collected, Missing, Reading, Reason
 from cadenza.telemetry.root import UnreadableError, read_text
@@ -106,6 +106,7 @@ class PcieBandwidth:
         self._read = read
         self._clock = clock or MonotonicClock()
         self._watches: dict[str, Watch] = {}
+        self._known: KnownCards = {}
         self._threads: dict[str, threading.Thread] = {}
         self._stopped = False
 
@@ -113,7 +114,7 @@ class PcieBandwidth:
         """The latest value of each card; timeout once it is older than 5 s, or the first takes longer than that."""
         readings: list[Reading] = []
         missing: list[Missing] = []
-        cards = {path.gpu: path.device for path in find_cards(self._root)}
+        cards = {path.gpu: path.device for path in find_cards(self._root, self._known)}
         for gpu in self._watches.keys() - cards.keys():
             self._watches.pop(gpu).left.set()
         for gpu, device in cards.items():

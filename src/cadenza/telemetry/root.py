@@ -35,10 +35,12 @@ class UnreadableError(Exception):
         self.reason = reason
 
 
-def read_bytes(path: Path, limit: int = _TEXT_BYTES) -> bytes:
+def read_bytes(path: Path | str, limit: int = _TEXT_BYTES) -> bytes:
     """The file's content, `limit` bytes at most, in one read as sysfs wants it. UnreadableError if there is none."""
     try:
-        # Dozens of files a card, twice a second: without file objects they cost half.
+        # Dozens of files a card, twice a second: without file objects they cost half. Kept open they would cost a
+        # fifth, but fifty cards need more of them than a process may have, and a file that was replaced, by a driver
+        # that was loaded anew or by the simulated board, would go on telling what it was.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.read(descriptor, limit)
@@ -48,7 +50,7 @@ def read_bytes(path: Path, limit: int = _TEXT_BYTES) -> bytes:
         raise UnreadableError(_REASONS.get(error.errno or 0, "failed")) from None
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path | str) -> str:
     """The file's text without surrounding white space. UnreadableError: unreadable, or empty (not_supported)."""
     text = read_bytes(path).decode("utf-8", errors="replace").strip()
     if not text:
@@ -56,7 +58,7 @@ def read_text(path: Path) -> str:
     return text
 
 
-def read_integer(path: Path) -> int:
+def read_integer(path: Path | str) -> int:
     """The file's one integer, decimal. UnreadableError (malformed) where it is something else."""
     text = read_text(path)
     if not _INTEGER.fullmatch(text):

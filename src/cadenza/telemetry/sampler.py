@@ -8,6 +8,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 from cadenza.clock import NS_PER_S, Clock, MonotonicClock
@@ -142,28 +143,40 @@ class Sampler:
                 return
 
     def _round(self, index: int) -> None:
+        before = self._looks[index]
         began_ns = self._clock.now_ns()
         try:
-            collected = _check(self.collectors[index].collect())
+            collected = _check(self.collectors[index].collect(), [] if before is None else before.collected.readings)
         except Exception:
             # Its promise is not to raise. One that breaks it fails alone, and goes on being asked.
             collected = Collected([], [Missing(self.collectors[index].name, "", "failed")])
         ended_ns = self._clock.now_ns()
         with self._changed:
-            before = self._looks[index]
             number = 1 if before is None else before.number + 1
             self._looks[index] = Look(number, began_ns, ended_ns, collected)
             self._missing[index].update(missing.reason for missing in collected.missing)
             self._changed.notify_all()
 
 
-def _check(collected: Collected) -> Collected:
-    """Without what no page could show (no such family, other labels, not finite, not UTF-8), which goes to missing."""
-    wrong = [reading for reading in collected.readings if not _fits(reading)]
+def _check(collected: Collected, before: Sequence[Reading]) -> Collected:
+    """Without what no page could show (no such family, other labels, not finite, not UTF-8), which goes to missing.
+
+    `before` is what fitted in the round before: a series that stands there in the same place fits again.
+    """
+    readings = collected.readings
+    unsure = [
+        reading
+        for reading, known in zip_longest(readings, before[: len(readings)])
+        if known is None
+        or known.labels != reading.labels
+        or known.name != reading.name
+        or not math.isfinite(reading.value)
+    ]
+    wrong = [reading for reading in unsure if not _fits(reading)]
     if not wrong:
         return collected
     missing = [Missing(name, dict(labels).get("gpu", ""), "malformed") for name, labels, _ in wrong]
-    return Collected([reading for reading in collected.readings if _fits(reading)], [*collected.missing, *missing])
+    return Collected([reading for reading in readings if _fits(reading)], [*collected.missing, *missing])
 
 
 def _fits(reading: Reading) -> bool:
