@@ -31,7 +31,7 @@ def page(tokens: int, running: int = 1, model: str = "m") -> Answer:
     return Answer(200, "text/plain", lines.encode())
 
 
-GONE = TargetError("http://h:8000/metrics: Connection refused before an answer was whole")
+GONE = TargetError("http://h:8000/metrics: Connection refused")
 
 
 class Network:

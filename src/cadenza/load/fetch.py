@@ -50,6 +50,7 @@ def fetch(
 def _read(transport: Transport, target: Target, path: str, connection: int, until_ns: int) -> Answer:
     reader, body = ResponseReader(), bytearray()
     where = f"{target.url}{path}"
+    halfway = ""
     while not reader.complete:
         if transport.clock.now_ns() >= until_ns:
             raise TargetError(f"{where}: no whole answer in time: is this the right port?")
@@ -57,10 +58,11 @@ def _read(transport: Transport, target: Target, path: str, connection: int, unti
             if number != connection:
                 continue
             if isinstance(payload, bytes):
+                halfway = " before an answer was whole"
                 reader.feed(payload)
                 body += reader.take()
             elif isinstance(payload, Closed) and not (payload.clean and reader.eof()):
-                raise TargetError(f"{where}: {printable(payload.reason)} before an answer was whole")
+                raise TargetError(f"{where}: {printable(payload.reason)}{halfway}")
         if len(body) > MAX_ANSWER_BYTES:
             raise TargetError(f"{where}: an answer of more than {MAX_ANSWER_BYTES >> 20} MiB")
     assert reader.status is not None
