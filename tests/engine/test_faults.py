@@ -245,7 +245,7 @@ def test_the_engine_freezes_and_says_all_of_it_afterwards() -> None:
 
 
 def test_a_frozen_engine_answers_no_page_either() -> None:
-    face = Face(PROFILE, core=steady_core(), faults=Faults.parse(["freeze:2@1", "freeze:1@3"]))
+    face = Face(PROFILE, core=steady_core(), faults=Faults.parse(["freeze:1@3", "freeze:2@1"]))
     face.receive(1, get("/health"), NS_PER_S)
     assert face.next_ns() == 4 * NS_PER_S
     assert face.take(4 * NS_PER_S - 1) == []
@@ -292,7 +292,8 @@ def test_a_header_overrides_the_rates() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["nope", "freeze:1@1", "hang:1@1", "slow:1@1x2", "reset:3", "stall:x", "stall:-1", "http-404"]
+    "kind",
+    ["nope", "freeze:1@1", "hang:1@1", "slow:1@1x2", "reset:3", "stall:x", "stall:-1", "stall:1e300", "http-404"],
 )
 def test_a_header_that_makes_no_sense_is_refused(kind: str) -> None:
     face = Face(PROFILE, core=steady_core())
@@ -322,6 +323,7 @@ def test_seconds_are_read_or_have_their_defaults() -> None:
         ["stall:nan"],
         ["stall:0.1:x"],
         ["stall:0.1:inf"],
+        ["stall:0.1:1e300"],
         ["reset:0.1:5"],
         ["freeze:1"],
         ["freeze:1@"],
@@ -329,6 +331,8 @@ def test_seconds_are_read_or_have_their_defaults() -> None:
         ["hang:1"],
         ["hang:@1"],
         ["hang:1@x"],
+        ["hang:1e300@0"],
+        ["freeze:1@1e300"],
         ["hang:1@1x2"],
         ["slow:1@1"],
         ["slow:1@1x"],

@@ -1,5 +1,6 @@
 """Pace: what it promises of any stretches, and both clocks under it, against timelines worked out by hand."""
 
+from collections.abc import Iterator
 from fractions import Fraction
 from itertools import pairwise
 
@@ -7,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.clock import NS_PER_S
 from cadenza.engine.core import Core, Instance
+from cadenza.engine.outbox import Token
 from cadenza.engine.pace import FULL, STOPPED, Pace, Stretch
 from cadenza.engine.sequence import Limits
 from cadenza.hardware.batch import Batch
@@ -139,6 +142,13 @@ def test_of_several_at_once_the_slowest_counts(stretches: list[Stretch], at_ns: 
     assert Pace(stretches).at(at_ns) == min([FULL, *active])
 
 
+@given(STRETCHES, TIMES)
+def test_work_goes_on_at_the_first_moment_with_a_pace(stretches: list[Stretch], now_ns: int) -> None:
+    pace = Pace(stretches)
+    assert pace.goes_ns(now_ns) == next(at_ns for at_ns in range(now_ns, 1_400) if pace.at(at_ns))
+    assert pace.limited(STOPPED, now_ns).goes_ns(now_ns) is None
+
+
 @given(STRETCHES, TIMES, TIMES, PACES, TIMES)
 def test_a_limit_for_a_while_is_a_stretch(
     stretches: list[Stretch], at_ns: int, length_ns: int, limit: Fraction, done_ns: int
@@ -242,12 +252,99 @@ def test_whoever_comes_during_a_hang_waits_for_its_end() -> None:
     assert {number: [at // MS for at in times] for number, times in drain(core).items()} == {1: [1110, 1150], 2: [1150]}
 
 
-def test_an_idle_engine_that_hangs_is_busy_as_soon_as_there_is_work() -> None:
-    core = core_of(STEPPED, in_ms((0, 1000), STOPPED))
+def queued(core: Core) -> tuple[int, int]:
+    """How many run and how many wait."""
+    _, gauges = core.instances["m"].read()
+    return gauges.running, gauges.waiting
+
+
+def test_whoever_comes_during_a_hang_is_admitted_at_its_end_where_the_prefill_runs_beside() -> None:
+    core = core_of(BESIDE, in_ms((105, 605), STOPPED), in_ms((600, 1105), STOPPED))
+    core.submit(1, "m", range(90), 3, 0)
+    core.submit(2, "m", range(200, 230), 1, 500 * MS)
+    core.advance(1_104 * MS)
+    assert queued(core) == (1, 1)
+    assert core.next_ns() == 1_105 * MS
+    core.advance(1_105 * MS)
+    assert queued(core) == (2, 0)
+    # A prefill of 200 ms with two admitted: 15 of them are done as the first request ends, and 185 / 2 are left.
+    assert drain(core) == {1: [1_110 * MS, 1_120 * MS], 2: [1_212 * MS + MS // 2]}
+    queue = core.instances["m"].metrics.histograms["request_queue_time_seconds"]
+    assert queue.sum == 605 * MS
+
+
+def test_whoever_comes_during_a_hang_without_an_end_is_admitted_once_there_is_one() -> None:
+    core = core_of(BESIDE)
+    core.submit(1, "m", range(90), 3, 0)
+    core.limit_pace(STOPPED, 50 * MS)
+    core.submit(2, "m", range(200, 230), 1, 60 * MS)
+    assert (core.next_ns(), queued(core)) == (None, (1, 1))
+    core.limit_pace(FULL, 1_050 * MS)
+    assert queued(core) == (2, 0)
+    # Half of the first prefill was done alone; the rest takes twice as long.
+    assert drain(core)[1][0] == 1_150 * MS
+
+
+@pytest.mark.parametrize("law", [BESIDE, STEPPED])
+def test_an_idle_engine_that_hangs_is_busy_as_soon_as_there_is_work(law: Law) -> None:
+    core = core_of(law, in_ms((0, 1000), STOPPED))
     core.submit(1, "m", range(90), 1, 400 * MS)
     assert [core.busy_ns(at_ms * MS) // MS for at_ms in (400, 900)] == [0, 500]
+    assert queued(core) == (1, 0)
     assert drain(core) == {1: [1100 * MS]}
     assert core.busy_ns(2_000 * MS) == 700 * MS
+
+
+# Of 0 to 20 ms later: a request of so many tokens, a limit of the pace, or one that gives up.
+DEEDS = st.lists(
+    st.tuples(
+        st.integers(0, 20 * MS),
+        st.one_of(
+            st.tuples(st.integers(1, 90), st.integers(1, 30)), st.sampled_from([STOPPED, FULL, FULL / 3]), st.just(None)
+        ),
+    ),
+    max_size=12,
+)
+
+
+def live(core: Core, deeds: list[tuple[int, tuple[int, int] | Fraction | None]], looks: Iterator[float]) -> list[Token]:
+    """All tokens; between two events somebody looks, after these shares of the time until the next."""
+    now_ns, tokens, requests = 0, [], 0
+    for after_ns, deed in [*deeds, (100 * MS, FULL), (1000 * NS_PER_S, None)]:
+        until_ns = now_ns + after_ns
+        while now_ns < until_ns:
+            due = core.next_ns()
+            at_ns = until_ns if due is None else min(due, until_ns)
+            seen_ns = now_ns + int((at_ns - now_ns) * next(looks, 0))
+            core.busy_ns(seen_ns)
+            core.instances["m"].read()
+            now_ns = at_ns
+            if at_ns == due:
+                tokens += core.advance(at_ns)
+            elif due is None:
+                break
+        now_ns = until_ns
+        if isinstance(deed, tuple):
+            requests += 1
+            core.submit(requests, "m", range(deed[0]), deed[1], now_ns)
+        elif isinstance(deed, Fraction):
+            core.limit_pace(deed, now_ns)
+        else:
+            core.abort(requests // 2, now_ns)
+    return tokens
+
+
+@given(SCALED, DEEDS, st.lists(st.floats(0, 1), max_size=100))
+def test_whoever_looks_changes_nothing_and_all_blocks_come_back(
+    stretches: list[Stretch], deeds: list[tuple[int, tuple[int, int] | Fraction | None]], looks: list[float]
+) -> None:
+    for law in (BESIDE, STEPPED):
+        # Room for little more than one of the longest: there are preemptions, too.
+        limits = {"num_gpu_blocks": 12, "max_model_len": 128}
+        alone, watched = core_of(law, *stretches, **limits), core_of(law, *stretches, **limits)
+        assert live(watched, deeds, iter(looks)) == live(alone, deeds, iter(()))
+        scheduler = watched.instances["m"].scheduler
+        assert (watched.in_system(), scheduler.kv_usage) == (0, 0)
 
 
 def test_a_request_can_be_aborted_during_a_hang() -> None:

@@ -68,6 +68,11 @@ def test_a_card_has_the_name_that_its_driver_gives_it() -> None:
     assert describe([card(0, busy_ratio=0.5)]).gpus[0].product is None
 
 
+def test_two_samples_of_one_instant_are_no_stretch_of_time() -> None:
+    found = describe([card(5, energy_joules_total=1.0), card(5, energy_joules_total=9.0)])
+    assert found.gpus[0].power_mean_w is None
+
+
 def test_samples_outside_the_point_are_of_another() -> None:
     found = describe([card(-1, busy_ratio=1.0), card(5, busy_ratio=0.5), card(11, busy_ratio=1.0)])
     assert found.gpus[0].busy_mean == 0.5
@@ -102,6 +107,8 @@ def test_throttling_is_the_share_of_samples_with_any_reason() -> None:
     assert gpu.throttle_reasons == {"ppt0": pytest.approx(2 / 5), "temp_edge": pytest.approx(2 / 5)}
     counted = [card(k, throttle_seconds_total__reason_thermal=0.25 * k) for k in range(5)]
     assert describe(counted).gpus[0].throttled_share == pytest.approx(0.25)
+    late = [card(k, throttle_seconds_total__reason_thermal=1.1 * k) for k in range(5)]  # the clocks differ a little
+    assert describe(late).gpus[0].throttled_share == 1
     never = describe([card(k, throttled__reason_ppt0=0) for k in range(5)]).gpus[0]
     assert (never.throttled_share, never.throttle_reasons) == (0, {})
     assert describe([card(k, busy_ratio=0) for k in range(5)]).gpus[0].throttled_share is None
@@ -205,6 +212,10 @@ def test_growth_needs_two_edges_and_a_counter_that_did_not_fall() -> None:
     assert growth([first, last], "m", "none") is None
     assert growth([last, first], "m", "n") is None
     assert growth([first], "m", "n") is None
+    # One of two servers was started anew: what the other did is not the sum.
+    one, other = (f"n{{target={target},model=m}}" for target in (0, 1))
+    two = [track([sample("edge", at_s, told, 0)]) for at_s, told in ((0, {one: 5, other: 0}), (9, {one: 1, other: 9}))]
+    assert growth(two, "m", "n") is None
 
 
 def test_the_kernels_log_counts_what_was_added_during_the_point() -> None:
@@ -214,6 +225,9 @@ def test_the_kernels_log_counts_what_was_added_during_the_point() -> None:
     assert describe([lines(-1, 2), lines(5, 2), lines(9, 3), lines(11, 9)]).kernel == {f"ring_timeout {CARD}": 1}
     assert describe([lines(5, 1)]).kernel == {f"ring_timeout {CARD}": 1}
     assert describe([lines(-1, 2), lines(5, 2)]).kernel == {}
+    # A sampler that was started anew counts from 0, before the point or in it.
+    assert describe([lines(-9, 5), lines(-1, 0), lines(5, 1), lines(9, 2)]).kernel == {f"ring_timeout {CARD}": 2}
+    assert describe([lines(-1, 5), lines(3, 6), lines(5, 0), lines(9, 2)]).kernel == {f"ring_timeout {CARD}": 3}
 
 
 def test_what_could_not_be_seen_is_said_with_its_reason() -> None:
@@ -226,6 +240,10 @@ def test_what_could_not_be_seen_is_said_with_its_reason() -> None:
     ]
     gaps = [("rocm_smi", "rocm_smi", "", "timeout")]
     assert describe_machine(log([], gaps), POINT, WHOLE, WHOLE, 1.0).unseen[0] == "a GPU (rocm_smi: timeout)"
+    gaps = [("kernel", "cadenza_kernel_events_total", "", "denied")]
+    assert describe_machine(log([], gaps), POINT, WHOLE, WHOLE, 1.0).unseen[-1] == "the kernel's log (denied)"
+    read = sample("kernel", 1, {"cadenza_kernel_events_total{event=xid}": 0})
+    assert describe_machine(log([read], gaps), POINT, WHOLE, WHOLE, 1.0).unseen[-1] == "the host"
     gaps = [("amdgpu", "amdgpu_fan_speed_rpm", CARD, "absent")]
     seen = [card(1, busy_ratio=0.0), sample("host", 1, {"cadenza_host_cores": 2}), *edges({"n": 0}, {"n": 1})]
     assert describe_machine(log(seen, gaps), POINT, WHOLE, WHOLE, 1.0).unseen == [f"of {CARD} fan_speed_rpm (absent)"]

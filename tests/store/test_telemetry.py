@@ -1,5 +1,6 @@
 """telemetry.jsonl: what is written is read back while it grows, whoever else writes, and wherever a kill cuts it."""
 
+import errno
 import json
 import os
 import threading
@@ -73,6 +74,12 @@ def test_a_reader_follows_the_file_as_it_grows(tmp_path: Path) -> None:
     assert reader.read().samples == []
     file.sample("x", {"a": 2.0}, at(2))  # its keys were told before the reader's last look
     assert [(s.series, s.values.tolist()) for s in reader.read().samples] == [(("a",), [2])]
+    line = b'{"at_ns":3,"source":"x","values":[3]}\n'
+    with (tmp_path / TELEMETRY).open("ab", buffering=0) as other:
+        other.write(line[:20])  # whoever writes it is not done
+        assert reader.read().samples == []
+        other.write(line[20:])
+    assert [s.values.tolist() for s in reader.read().samples] == [[3]]
 
 
 def test_several_writers_each_with_sources_of_its_own(tmp_path: Path) -> None:
@@ -137,6 +144,30 @@ def test_a_line_that_a_killed_writer_left_costs_no_other(tmp_path: Path) -> None
     assert [(s.at_ns, s.source) for s in found.samples] == [(1, "x")]
     assert [(gap.at_ns, gap.name, gap.reason) for gap in found.missing] == [(3, "a", "failed")]
     assert (tmp_path / TELEMETRY).read_bytes().count(b"\n") == 4
+
+
+def test_a_line_that_the_disk_took_half_of_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, write, room = TelemetryFile(tmp_path, Header()), os.write, [60]
+
+    def fill(fd: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "the disk is full")
+        taken = write(fd, data[: room[0]])
+        room[0] -= taken
+        return taken
+
+    file.sample("x", {"a": 1.0}, at(1))
+    monkeypatch.setattr(os, "write", fill)
+    with pytest.raises(OSError, match="full"):
+        file.sample("x", {"a": 2.0, "b": 3.0, "c": 4.0}, at(2))
+    room[0] = 1000  # somebody made room
+    file.sample("x", {"a": 5.0, "b": 6.0, "c": 7.0}, at(3))
+    found = read_telemetry(tmp_path)
+    assert found is not None
+    assert [(s.at_ns, dict(zip(s.series, s.values.tolist(), strict=True))) for s in found.samples] == [
+        (1, {"a": 1}),
+        (3, {"a": 5, "b": 6, "c": 7}),
+    ]
 
 
 def test_a_run_without_telemetry_has_none(tmp_path: Path) -> None:

@@ -221,6 +221,12 @@ def test_numbers_beyond_all_bounds_are_no_run(tmp_path: Path, writers: list[RunW
     assert [reason for _, _, reason in RunCollector(tmp_path).collect().missing] == ["malformed"]
 
 
+def test_a_manifest_beyond_all_bounds_is_not_read(tmp_path: Path, writer: RunWriter) -> None:
+    with (tmp_path / "2026-11-30-a" / MANIFEST).open("ab") as file:
+        file.write(b" " * (4 << 20))
+    assert [reason for _, _, reason in RunCollector(tmp_path).collect().missing] == ["malformed"]
+
+
 @pytest.mark.parametrize("name", [MANIFEST, RECORDS])
 def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(tmp_path: Path, writer: RunWriter, name: str) -> None:
     begin(writer, 0)

@@ -1,8 +1,10 @@
 """Sampling in real time: what goes to the file, and a process that nobody waits for and that may be killed."""
 
 import contextlib
+import errno
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from cadenza.engine import profile
 from cadenza.engine.face import Face
 from cadenza.load.memory import MemoryTransport
 from cadenza.load.target import IN_PROCESS
+from cadenza.stats.tracks import parse_key
 from cadenza.store.telemetry import TELEMETRY, Header, TelemetryFile, TelemetryLog, read_telemetry
 from cadenza.sweep.sampling import SAMPLER, Kept, SamplerProcess
 from cadenza.sweep.watch import MachineWatch, Page
@@ -108,6 +111,13 @@ def test_what_is_missing_is_told_once_and_counted_at_the_end(tmp_path: Path) -> 
     assert kept(tmp_path).samples[0].series == (f"amdgpu_busy_ratio{{gpu={CARD}}}",)
 
 
+def test_a_product_whose_name_has_a_comma_is_no_other_card(tmp_path: Path) -> None:
+    found = Collected([Reading("amdgpu_info", (("gpu", CARD), ("product", "Navi 21,gpu=0000:03:00.0")), 1.0)], [])
+    Kept(Scripted(found), TelemetryFile(tmp_path, Header()), ManualClock().now_ns).collect()
+    ((key,),) = (sample.series for sample in kept(tmp_path).samples)
+    assert parse_key(key)[1]["gpu"] == CARD
+
+
 @pytest.mark.slow
 def test_the_sampler_is_a_process_of_low_priority_on_the_runs_clock(tmp_path: Path) -> None:
     begun = time.monotonic_ns()
@@ -172,6 +182,55 @@ def test_a_sampler_that_is_killed_is_noted_told_and_started_anew_three_times(tmp
     # Every one of the four wrote its first round with its keys, and no line was lost to the one that was cut.
     told = [line for line in (tmp_path / TELEMETRY).read_bytes().splitlines() if b'"series"' in line]
     assert len([line for line in told if b'"source":"amdgpu"' in line]) == 4
+
+
+def refuse() -> int:
+    raise BlockingIOError(errno.EAGAIN, "too many processes")
+
+
+def test_a_kernel_that_gives_no_process_leaves_the_run_without_a_sampler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fork", refuse)
+    before = sorted(Path("/proc/self/fd").iterdir())
+    for watch, sampler in sampled(tmp_path, [Scripted(BUSY)], 0):
+        assert watch.told == "engine metrics; the sampler did not start"
+        assert sampler.pid is None
+        watch.edge(0)
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+    assert [s.source for s in kept(tmp_path).samples] == ["edge"]
+
+
+@pytest.mark.slow
+def test_a_sampler_that_cannot_be_started_anew_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    for watch, sampler in sampled(tmp_path, [Scripted(BUSY)], 0, said.append):
+        monkeypatch.setattr(os, "fork", refuse)
+        kill(sampler.pid)
+        watch.edge(0)
+        watch.edge(1)
+    assert said[1:] == ["  telemetry  the sampler cannot be started anew; the machine is watched no more"]
+    assert [s.point for s in kept(tmp_path).samples if s.source == "edge"] == [0, 1]
+
+
+@pytest.mark.slow
+def test_a_run_with_a_thousand_connections_starts_its_sampler_anew(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as many:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard) if hard > 0 else 4096, hard))
+        many.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for watch, sampler in sampled(tmp_path, [Scripted(BUSY)]):
+            while (number := os.open(os.devnull, os.O_RDONLY)) < 1100:
+                many.callback(os.close, number)
+            many.callback(os.close, number)
+            kill(sampler.pid)
+            watch.edge(0)
+            child = sampler.pid or 0
+            time.sleep(3 * INTERVAL_S)
+            os.kill(child, 0)  # it lives
+            watch.edge(1)
+            assert sampler.pid == child
+    assert len([gap for gap in kept(tmp_path).missing if gap.source == SAMPLER]) == 1
 
 
 @pytest.mark.slow

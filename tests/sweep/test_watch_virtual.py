@@ -132,6 +132,9 @@ def test_an_edge_between_two_looks_has_the_share_of_the_time_in_between(tmp_path
     card = load_card("rx6900xt")
     busy = busy_s / 10 * min(1.0, card.soak.busy + card.soak.waiting)
     assert values(seen)["amdgpu_busy_ratio{gpu=0000:43:00.0}"] == pytest.approx(busy, abs=0.01)
+    watched.pass_to(20 * S)
+    watched.sampler.look(20 * S)
+    assert values(watched.of("amdgpu")[-1])["amdgpu_busy_ratio{gpu=0000:43:00.0}"] == 0
     watched.sampler.end()
 
 
@@ -146,6 +149,14 @@ def test_a_stretch_without_end_costs_a_bounded_number_of_samples(tmp_path: Path)
     watched.ask(10)
     watched.pass_to(1_000_010 * S)
     assert sum(sample.at_ns > 1_000_000 * S for sample in watched.of("engine")) >= 19  # and then as before
+    watched.sampler.end()
+
+
+def test_cards_are_looked_at_no_more_often_than_the_engine(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, interval_s=60)
+    assert watched.sampler.start() == "sampled every 60 s of virtual time; simulated cards (2) every 60 s"
+    watched.pass_to(130 * S)
+    assert [sample.at_ns // S for sample in watched.of("amdgpu")] == [0, 60, 120]
     watched.sampler.end()
 
 
@@ -174,6 +185,28 @@ def test_a_folder_that_is_lost_costs_the_cards_and_nothing_else(
     assert len(watched.of("amdgpu")) == 1
     assert ("amdgpu", "amdgpu", "failed") in {(gap.source, gap.name, gap.reason) for gap in watched.log().missing}
     watched.sampler.end()
+
+
+def test_folders_of_runs_that_were_killed_go_and_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    lives = Watched(tmp_path)
+    lives.sampler.start()
+    (living,) = tmp_path.glob("cadenza-board-*")
+    left, young, mine = (tmp_path / name for name in ("cadenza-board-left", "cadenza-board-young", "mine"))
+    for folder in (left, young, mine):
+        (folder / "sys").mkdir(parents=True)
+    (tmp_path / "cadenza-board-link").symlink_to(mine)
+    for folder in (left, living, mine):
+        os.utime(folder, (0, 0))  # an old one
+    other = Watched(tmp_path)
+    other.sampler.start()
+    (made,) = set(tmp_path.glob("cadenza-board-*")) - {living, left, young, tmp_path / "cadenza-board-link"}
+    assert [folder.exists() for folder in (left, living, young, mine / "sys", made)] == [False, True, True, True, True]
+    lives.sampler.end()
+    other.sampler.end()
+    assert not living.exists()
+    assert not made.exists()
 
 
 def test_the_boards_folder_is_private_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

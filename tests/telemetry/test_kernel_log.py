@@ -76,9 +76,16 @@ def test_any_journal_line(data: bytes) -> None:
 @pytest.mark.slow
 def test_a_child_process_gives_the_journals_lines_and_ends_when_told() -> None:
     sample = SAMPLES / "journalctl_json.txt"
-    source = Journal(
-        [sys.executable, "-c", f"print(open({str(sample)!r}).read(), flush=True); import time; time.sleep(60)"]
-    )
+    # What is there already comes first, and is passed over.
+    script = f"""
+import time
+lines = open({str(sample)!r}).read()
+print(lines.splitlines()[0], flush=True)
+time.sleep(0.5)
+print(lines, flush=True)
+time.sleep(60)
+"""
+    source = Journal([sys.executable, "-c", script])
     lines = _wait(source.read)
     assert [line.device for line in lines] == ["0000:43:00.0"]
     assert source.read() == []
@@ -86,6 +93,14 @@ def test_a_child_process_gives_the_journals_lines_and_ends_when_told() -> None:
     source.close()
     source.close()
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.slow
+def test_a_journal_that_says_nothing_at_all_is_denied_and_counts_nothing() -> None:
+    log = KernelLog(Journal([sys.executable, "-c", "import time; time.sleep(60)"]), ["0000:43:00.0"])
+    for _ in range(2):
+        assert log.collect() == ([], [Missing("cadenza_kernel_events_total", "", "denied")])
+    log.close()
 
 
 @pytest.mark.slow
@@ -101,8 +116,12 @@ def test_a_child_that_ends_at_once_has_failed_and_a_missing_program_is_absent() 
 def _wait(read: Callable[[], list[Line]]) -> list[Line]:
     until = time.monotonic() + 20
     while time.monotonic() < until:
-        if lines := read():
-            return lines
+        try:
+            if lines := read():
+                return lines
+        except UnreadableError as error:
+            if error.reason != "denied":  # it has not begun to speak
+                raise
         time.sleep(0.01)
     return []
 

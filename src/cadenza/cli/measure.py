@@ -98,7 +98,8 @@ def _watch(
         make_sampling = partial(SamplerProcess, folder, header, spec.telemetry.interval_s, clock, collectors, own, say)
     try:
         watch = MachineWatch(folder, header, transport, clock, reached.pages, make_sampling)
-    except OSError:
+    except OSError as error:
+        say(f"the machine is not watched: telemetry.jsonl cannot be written ({error.strerror})")
         return None
     return stack.enter_context(watch)
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from cadenza.engine.outbox import Outbox, Token
+from cadenza.engine.outbox import Outbox
 from cadenza.engine.pace import Pace
 from cadenza.engine.scheduler import Scheduler
 from cadenza.engine.sequence import Sequence
@@ -34,7 +34,8 @@ class Beside:
     joined gets one token. It joins at the first boundary at least half a step after its first token, so that the gap
     to its second is a step on average. With nobody decoding the clock stops; the next first token starts it.
 
-    Both lanes are work, and go at the engine's pace.
+    Both lanes are work, and go at the engine's pace. While it hangs, and there is any work, a pass does not end, and
+    nobody else is admitted.
     """
 
     def __init__(self, law: TimingLaw, scheduler: Scheduler, outbox: Outbox, seed: str) -> None:
@@ -53,6 +54,7 @@ class Beside:
         self._step_due_ns: int | None = None
         self._boundary_ns: int | None = None
         self._step_ns = 0
+        self._admission_ns: int | None = None
         self._busy_ns = 0
         self.coming = 0
 
@@ -60,7 +62,7 @@ class Beside:
         """A request arrives; what was due before it happens first."""
         self._catch_up(now_ns)
         self._scheduler.add(sequence)
-        self._admit()
+        self._admit_between_passes()
 
     def abort(self, sequence_id: int, now_ns: int) -> Sequence | None:
         """Take a request out; None: it is not here."""
@@ -69,20 +71,20 @@ class Beside:
         sequence = self._scheduler.abort(sequence_id)
         if sequence is not None:
             self._forget(sequence)
-            self._admit()
+            self._admit_between_passes()
             self._stop_if_idle()
         return sequence
 
     def next_ns(self) -> int | None:
         """When something happens next, None: nothing runs."""
-        if self._outbox.events:
-            return self._outbox.events[0].at_ns
-        return self._event_ns()
-
-    def advance(self, now_ns: int) -> list[Token]:
-        """All events up to and at `now_ns` that have not been taken yet."""
-        self.run(now_ns)
-        return self._outbox.take()
+        if self._stale:
+            self._reprice()
+        due = self._boundary_ns
+        if self._first_ns is not None and (due is None or self._first_ns < due):
+            due = self._first_ns
+        if self._admission_ns is not None and (due is None or self._admission_ns < due):
+            due = self._admission_ns
+        return due
 
     def busy_ns(self, now_ns: int) -> int:
         """For how long there has been a prefill or a step by `now_ns`."""
@@ -95,15 +97,18 @@ class Beside:
         self._stale = True
         if self._step_due_ns is not None:
             self._boundary_ns = pace.when_ns(self._step_due_ns, self.now_ns)
+        self._admit_between_passes()
 
     def run(self, now_ns: int) -> None:
         """Let happen what is due by `now_ns`."""
-        while (due := self._event_ns()) is not None and due <= now_ns:
+        while (due := self.next_ns()) is not None and due <= now_ns:
             self._move_to(due)
             if due == self._boundary_ns:
                 self._end_step()
-            else:
+            elif due == self._first_ns:
                 self._end_prefills()
+            else:
+                self._admit_between_passes()
         self._move_to(max(self.now_ns, now_ns))
 
     def _move_to(self, now_ns: int) -> None:
@@ -115,6 +120,16 @@ class Beside:
         # At the same instant there is nothing to catch up with, and a burst is then priced once, not once each.
         if now_ns > self.now_ns:
             self.run(now_ns)
+
+    def _admit_between_passes(self) -> None:
+        """Admit now, or, where a pass hangs, as soon as it goes on."""
+        self._admission_ns = None
+        if self._scheduler.waiting and self._scheduler.running:
+            goes_ns = self._pace.goes_ns(self.now_ns)
+            if goes_ns != self.now_ns:
+                self._admission_ns = goes_ns
+                return
+        self._admit()
 
     def _admit(self) -> None:
         if not self._scheduler.waiting:
@@ -132,13 +147,6 @@ class Beside:
         whole = self._law.prefill_ns(len(sequence.prompt), len(self._scheduler.running), quantile)
         assert whole is not None
         return whole
-
-    def _event_ns(self) -> int | None:
-        if self._stale:
-            self._reprice()
-        if self._first_ns is None or self._boundary_ns is None:
-            return self._boundary_ns if self._first_ns is None else self._first_ns
-        return min(self._first_ns, self._boundary_ns)
 
     def _reprice(self) -> None:
         self._stale = False

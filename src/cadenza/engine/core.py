@@ -139,8 +139,13 @@ class Core:
 
     def next_ns(self) -> int | None:
         """When something happens next, None: nothing runs."""
-        dues = [due for instance in self.instances.values() if (due := instance.clock.next_ns()) is not None]
-        return min(dues, default=None)
+        next_ns: int | None = None
+        for instance in self.instances.values():
+            events = instance.outbox.events
+            due = events[0].at_ns if events else instance.clock.next_ns()
+            if due is not None and (next_ns is None or due < next_ns):
+                next_ns = due
+        return next_ns
 
     def advance(self, now_ns: int) -> list[Token]:
         """All tokens up to and at `now_ns` that have not been taken yet, in order of time."""
@@ -148,7 +153,8 @@ class Core:
             self._owners.pop(request_id, None)
         tokens: list[Token] = []
         for instance in self.instances.values():
-            tokens += instance.clock.advance(now_ns)
+            instance.clock.run(now_ns)
+            tokens += instance.outbox.take()
         tokens.sort(key=lambda token: token.at_ns)
         self._ended = [token.request_id for token in tokens if token.is_last]
         return tokens

@@ -56,6 +56,8 @@ KINDS = (
     SLOW,
     "malformed",
 )
+# Thirty years: of more, float seconds are no whole number of ns.
+_LONGEST_S = 1e9
 _TIMED = {"http-429", "http-503", "stall", SLOW}
 _UNSAID_S = {"http-429": 1.0, SLOW: 5.0}
 _BUSY = (
@@ -190,7 +192,7 @@ def _fault(kind: str, seconds: str) -> Fault:
 
 
 def _seconds(text: str) -> float:
-    return _number(text, "seconds", math.inf)
+    return _number(text, f"seconds, {_LONGEST_S:g} at most", _LONGEST_S)
 
 
 def _span(text: str) -> tuple[int, int]:

@@ -66,6 +66,14 @@ class Pace:
         missing = (done_ns - self._done[piece]) * rate.denominator
         return max(self._starts[piece] - -missing // rate.numerator, now_ns)
 
+    def goes_ns(self, now_ns: int) -> int | None:
+        """The first moment from `now_ns` on at which work goes, None: there will be none."""
+        piece = bisect_right(self._starts, now_ns) - 1
+        if self._rates[piece]:
+            return now_ns
+        starts = zip(self._starts[piece:], self._rates[piece:], strict=True)
+        return next((start_ns for start_ns, rate in starts if rate), None)
+
     def limited(self, limit: Fraction, from_ns: int) -> "Pace":
         """The same stretches from `from_ns` on, with another limit."""
         return Pace(self._stretches, limit, from_ns, self.done_ns(from_ns))

@@ -3,7 +3,7 @@
 import random
 from collections import deque
 
-from cadenza.engine.outbox import Outbox, Token
+from cadenza.engine.outbox import Outbox
 from cadenza.engine.pace import Pace
 from cadenza.engine.scheduler import Scheduler, Step
 from cadenza.engine.sequence import Sequence
@@ -72,14 +72,10 @@ class Stepped:
 
     def next_ns(self) -> int | None:
         """When something happens next, None: nothing runs."""
-        if self._outbox.events:
-            return self._outbox.events[0].at_ns
-        return self._event_ns()
-
-    def advance(self, now_ns: int) -> list[Token]:
-        """All events up to and at `now_ns` that have not been taken yet."""
-        self.run(now_ns)
-        return self._outbox.take()
+        due = self._end_ns if self._wake_ns is None else self._wake_ns
+        if self._coming:
+            return self._coming[0][0] if due is None else min(due, self._coming[0][0])
+        return due
 
     def busy_ns(self, now_ns: int) -> int:
         """How long steps have run by `now_ns`, the one under way so far included."""
@@ -94,7 +90,7 @@ class Stepped:
 
     def run(self, now_ns: int) -> None:
         """Let happen what is due by `now_ns`."""
-        while (due := self._event_ns()) is not None and due <= now_ns:
+        while (due := self.next_ns()) is not None and due <= now_ns:
             self.now_ns = due
             while self._coming and self._coming[0][0] <= due:
                 self._arrive(self._coming.popleft()[1])
@@ -105,12 +101,6 @@ class Stepped:
                 self._fill()
             self._wake_ns = None
         self.now_ns = max(self.now_ns, now_ns)
-
-    def _event_ns(self) -> int | None:
-        due = self._end_ns if self._wake_ns is None else self._wake_ns
-        if self._coming:
-            return self._coming[0][0] if due is None else min(due, self._coming[0][0])
-        return due
 
     def _end_step(self) -> None:
         step, batch = self._under_way.popleft()

@@ -44,7 +44,7 @@ def unwatched_s(telemetry: Sampled, start_ns: int, end_ns: int) -> dict[str, flo
         between = np.diff(at)
         usual_ns = max(telemetry.interval_s * NS_PER_S, float(np.median(between)) if between.size else 0.0)
         # The sampler may have been started after the point, or not again before its end.
-        begins = np.concatenate(([min(start_ns, int(at[0]))], at))
+        begins = np.concatenate(([start_ns], at))
         ends = np.concatenate((at, [end_ns]))
         long = ends - begins > GAP_INTERVALS * usual_ns
         inside = np.minimum(ends, end_ns) - np.maximum(begins, start_ns)

@@ -5,7 +5,7 @@ over the whole point. What was not to be had is not there, and `unseen` says why
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -20,6 +20,7 @@ from cadenza.stats.tracks import EDGE, Telemetry, Track, Tracks, edges_of, find,
 # A mean of fewer samples than this is one of moments, not of a stretch of time.
 MIN_SAMPLES = 4
 _GPU_SOURCES = ("amdgpu", "kfd", "pcie", "nvml", "rocm_smi", "amd_smi", "smi")
+_KERNEL_EVENTS = "cadenza_kernel_events_total"
 _SHOWN = 3
 
 
@@ -208,7 +209,7 @@ def _power_w(part: Tracks) -> float | None:
 
 def _rate(found: Track | None) -> float | None:
     """A counter's growth per second over the track; None: it did not last, or the counter fell."""
-    if found is None or len(found.at_ns) < 2 or found.values[-1] < found.values[0]:
+    if found is None or found.at_ns[-1] == found.at_ns[0] or found.values[-1] < found.values[0]:
         return None
     return float(found.values[-1] - found.values[0]) / (int(found.at_ns[-1] - found.at_ns[0]) / NS_PER_S)
 
@@ -275,15 +276,14 @@ def _engine(every: Tracks, part: Tracks, model: str, edges: Sequence[Tracks]) ->
 
 def _kernel(telemetry: Telemetry, whole: Stretch) -> dict[str, int]:
     """Events of the log between the last look before the point and the last one in it."""
-    name = "cadenza_kernel_events_total"
     rows = [row for row in telemetry.samples if row[1] == "kernel" and row[0] <= whole.end_ns]
-    before = track([row for row in rows if row[0] < whole.start_ns])
     counts: dict[str, int] = {}
-    for has, found in find(track(rows), name):
-        base = next((t.values[-1] for other, t in find(before, name) if other == has), 0.0)
-        told = f"{has.get('event', '')} {has.get('gpu', '')}".strip()
-        if found.values[-1] > base:
-            counts[told] = int(found.values[-1] - base)
+    for has, found in find(track(rows), _KERNEL_EVENTS):
+        steps = np.diff(found.values, prepend=0.0)
+        # A sampler that was started anew counts from 0 again.
+        grown = np.where(steps < 0, found.values, steps)[found.at_ns >= whole.start_ns].sum()
+        if grown > 0:
+            counts[f"{has.get('event', '')} {has.get('gpu', '')}".strip()] = int(grown)
     return counts
 
 
@@ -294,15 +294,23 @@ def _unseen(telemetry: Telemetry, point: Point, whole: Stretch, every: Tracks, e
     if not _cards(every):
         why = dict.fromkeys(f"{gap[1]}: {gap[4]}" for gap in missing if gap[1] in _GPU_SOURCES)
         if why or not point.virtual:
-            told.append("a GPU" + (f" ({', '.join(why)})" if why else ""))
+            told.append(_because("a GPU", why))
     if not edges:
         why = dict.fromkeys(gap[4] for gap in missing if gap[1] in ("engine", EDGE))
-        told.append("the engine's metrics" + (f" ({', '.join(why)})" if why else ""))
+        told.append(_because("the engine's metrics", why))
     if not point.virtual and not any(key.startswith("cadenza_host_") for key in every):
         told.append("the host")
+    why = dict.fromkeys(gap[4] for gap in missing if gap[1] == "kernel")
+    if why and not any(key.startswith(_KERNEL_EVENTS) for key in every):
+        told.append(_because("the kernel's log", why))
     for gpu in _cards(every):
         names = dict.fromkeys(f"{_plain(gap[2])} ({gap[4]})" for gap in missing if gap[3] == gpu)
         shown = ", ".join(list(names)[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
         if names:
             told.append(f"of {gpu} {shown}")
     return told
+
+
+def _because(what: str, why: Iterable[str]) -> str:
+    reasons = ", ".join(why)
+    return f"{what} ({reasons})" if reasons else what

@@ -123,9 +123,14 @@ class TelemetryFile:
                 os.write(self.fd, b"\n")
 
     def _write(self, line: bytes) -> None:
-        data = memoryview(line + b"\n")
-        while data:
-            data = data[os.write(self.fd, data) :]
+        whole = data = memoryview(line + b"\n")
+        try:
+            while data:
+                data = data[os.write(self.fd, data) :]
+        except OSError:
+            # The part that fitted on the disk goes, lest the next line be lost with it.
+            os.ftruncate(self.fd, os.fstat(self.fd).st_size - (len(whole) - len(data)))
+            raise
 
 
 class TelemetryReader:

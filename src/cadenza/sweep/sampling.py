@@ -140,12 +140,20 @@ class SamplerProcess:
         return None if self._child is None else self._child[0]
 
     def start(self) -> str:
-        """Fork the sampler; what it saw in its first round, in words."""
-        (alive, mine), (heard, theirs) = os.pipe(), os.pipe()
-        with warnings.catch_warnings():
-            # numpy's idle threads make Python warn; none of them holds a lock that the sampler takes.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
+        """Fork the sampler; what it saw in its first round, in words. None runs where the kernel refuses the fork."""
+        pipes: list[int] = []
+        try:
+            pipes += os.pipe()
+            pipes += os.pipe()
+            with warnings.catch_warnings():
+                # numpy's idle threads make Python warn; none of them holds a lock that the sampler takes.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                child = os.fork()
+        except OSError:
+            for end in pipes:
+                os.close(end)
+            return _describe(b"")
+        alive, mine, heard, theirs = pipes
         if child == 0:
             os.close(mine)
             os.close(heard)
@@ -154,8 +162,7 @@ class SamplerProcess:
         os.close(theirs)
         self._child = (child, mine)
         try:
-            ready, _, _ = select.select([heard], [], [], _FIRST_ROUND_S + 1)
-            said = os.read(heard, 4096) if ready else b""
+            said = os.read(heard, 4096) if _readable(heard, _FIRST_ROUND_S + 1) else b""
         finally:
             os.close(heard)
         return _describe(said)
@@ -164,6 +171,8 @@ class SamplerProcess:
         """Whether it still runs; if not, note it in the file and start it anew, so often at most."""
         if self._note_death(again=self._deaths < _STARTED_ANEW_AT_MOST) and self._deaths <= _STARTED_ANEW_AT_MOST:
             self.start()
+            if self._child is None:
+                self._tell("the sampler cannot be started anew; the machine is watched no more")
 
     def end(self) -> None:
         """Let it say its last words and end it."""
@@ -183,8 +192,11 @@ class SamplerProcess:
             self._file.mend()
             self._file.missing(SAMPLER, [(SAMPLER, "", "failed", self._deaths)], self._clock.now_ns)
         what = "it is started anew" if again else "the machine is watched no more"
-        self._say(f"  {'telemetry':<10} the sampler ended early ({how}); {what}")
+        self._tell(f"the sampler ended early ({how}); {what}")
         return True
+
+    def _tell(self, what: str) -> None:
+        self._say(f"  {'telemetry':<10} {what}")
 
     def _be_sampler(self, alive: int, theirs: int) -> NoReturn:
         """In the child. An interrupt is the parent's to answer; so is its end."""
@@ -216,7 +228,7 @@ class SamplerProcess:
             counts = {state.collector: len(state.readings) for state in sampler.states() if state.collector != "engine"}
             os.write(theirs, json.dumps(counts).encode())
             os.close(theirs)
-            while os.getppid() == parent and not select.select([alive], [], [], 1.0)[0]:
+            while os.getppid() == parent and not _readable(alive, 1.0):
                 pass
             sampler.stop()
             for one in rounds:
@@ -226,8 +238,17 @@ class SamplerProcess:
 
 
 def _key(name: str, labels: Sequence[tuple[str, str]]) -> str:
-    told = ",".join(f"{label}={value}" for label, value in labels if value)
+    # A comma in a product's name would end it (`stats.tracks.parse_key`).
+    told = ",".join(f"{label}={value.replace(',', ' ')}" for label, value in labels if value)
     return f"{name}{{{told}}}" if told else name
+
+
+def _readable(pipe: int, within_s: float) -> bool:
+    """Whether there is something to read by then, or the other end is closed."""
+    # select refuses numbers from 1024 on, and a run with many connections has no others left.
+    waiting = select.poll()
+    waiting.register(pipe, select.POLLIN)
+    return bool(waiting.poll(1000 * within_s))
 
 
 def _describe(said: bytes) -> str:

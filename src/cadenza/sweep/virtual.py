@@ -9,8 +9,11 @@ Whoever watches changes nothing: unlike in `engine.shadow`, a hot card does not 
 """
 
 import contextlib
+import fcntl
 import os
+import shutil
 import tempfile
+import time
 from pathlib import Path
 
 from cadenza.clock import NS_PER_S
@@ -29,6 +32,9 @@ CARDS_EVERY_S = 20.0
 # A stretch in which nothing happens has nothing to show, however long it is.
 _SAMPLES_A_STRETCH = 1000
 _ENGINE = "engine"
+_FOLDER = "cadenza-board-"
+# Whoever has just made such a folder may not have locked it yet.
+_LEFT_AFTER_S = 60.0
 # Of `telemetry.engine_state.EngineState`.
 _NAMES = (
     *("running", "waiting", "kv_usage", "preemptions_total", "prompt_tokens_total", "generation_tokens_total"),
@@ -165,10 +171,12 @@ class _Cards:
         self.count = len(self._taken)
         # In memory where there is such a folder: renamed files on a disk cost ten times as much.
         memory = Path("/dev/shm")
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="cadenza-board-", dir=memory if os.access(memory, os.W_OK) else None
-        )
+        within = memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+        _remove_left(within)
+        self._folder = tempfile.TemporaryDirectory(prefix=_FOLDER, dir=within)
         self._root = Path(self._folder.name)
+        self._lock = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._collector = Kept(AmdgpuCollector(self._root, clock=clock), file, clock.now_ns)
         self._sampler = Sampler([self._collector], 0, clock)
         self._seen_ns: int | None = None
@@ -192,3 +200,18 @@ class _Cards:
         for last in (self._collector.sum_up, self._folder.cleanup):
             with contextlib.suppress(OSError):
                 last()
+        os.close(self._lock)
+
+
+def _remove_left(within: Path) -> None:
+    """Our folders of runs that were killed: they are old, and nobody holds their lock."""
+    for folder in within.glob(f"{_FOLDER}*"):
+        with contextlib.suppress(OSError):
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                status = os.fstat(lock)
+                if status.st_uid == os.getuid() and time.time() - status.st_mtime > _LEFT_AFTER_S:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder)
+            finally:
+                os.close(lock)

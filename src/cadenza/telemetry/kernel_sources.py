@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import select
 import stat
 import subprocess
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ _RECORD_BYTES = 16 << 10
 _RECORDS = 4096
 _ROUND_BYTES = 1 << 20
 _STOP_S = 2.0
+_FIRST_LINE_S = 1.0
 # Where it is /dev/kmsg: https://docs.kernel.org/admin-guide/devices.html. Containers put other things in its place.
 _KMSG = os.makedev(1, 11)
 # Neither a FIFO without a writer nor a terminal may hold us up, or take us for its own.
@@ -143,11 +145,15 @@ class LogFile:
         return lines + (self._form.feed(data) if data else self._form.end())
 
 
-_JOURNALCTL = ("journalctl", "-k", "-f", "-n", "0", "-o", "json", "--no-pager")
+_JOURNALCTL = ("journalctl", "-k", "-f", "-n", "1", "-o", "json", "--no-pager")
 
 
 class Journal:
-    """`journalctl` following the kernel's messages, in a child process that `close` ends; started at the first read."""
+    """`journalctl` following the kernel's messages, in a child process that `close` ends; started at the first read.
+
+    Its first line is an old one, and shows that there is something to read: who has no rights hears nothing, for ever.
+    The first read waits for it, a second at most.
+    """
 
     lost: int | None = None
 
@@ -156,6 +162,7 @@ class Journal:
         self._child: subprocess.Popen[bytes] | None = None
         self._output = -1
         self._tail = Tail()
+        self._speaks = False
 
     def read(self) -> list[Line]:
         try:
@@ -163,12 +170,18 @@ class Journal:
                 self._start()
             data = os.read(self._output, _ROUND_BYTES)
         except BlockingIOError:
-            return []
+            if self._speaks:
+                return []
+            raise UnreadableError("denied") from None
         except OSError as error:
             raise UnreadableError(_why(error)) from None
         if not data:  # it has ended: no journal, or none that we may read
             raise UnreadableError("failed")
-        found = (parse_journal(raw) for raw in self._tail.feed(data))
+        lines = self._tail.feed(data)
+        if lines and not self._speaks:
+            self._speaks = True
+            del lines[0]
+        found = (parse_journal(raw) for raw in lines)
         return [line for line in found if line is not None]
 
     def close(self) -> None:
@@ -190,6 +203,9 @@ class Journal:
         assert self._child.stdout is not None
         self._output = self._child.stdout.fileno()
         os.set_blocking(self._output, False)
+        first = select.poll()
+        first.register(self._output, select.POLLIN)
+        first.poll(1000 * _FIRST_LINE_S)
 
 
 def _why(error: OSError) -> Reason:

@@ -53,6 +53,8 @@ def test_a_fault_is_read(text: str, fault: Fault) -> None:
         ("overheat@-1s", "not '-1s'"),
         ("overheat@nan", "not 'nan'"),
         ("overheat@inf", "not 'inf'"),
+        ("overheat@1e300", "not '1e300'"),
+        ("overheat:" + 5000 * "9", "the card is a number from 0 on"),
         ("log-overrun:1", "the log is no card's; leave ':1' out"),
         ("log-overrun:@5", "leave ':' out"),
     ],

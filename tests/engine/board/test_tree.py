@@ -1,5 +1,6 @@
 """The files against the sample trees: same names, same forms; and how they are written."""
 
+import os
 import re
 import threading
 from pathlib import Path
@@ -209,6 +210,34 @@ def test_a_folder_of_someone_else_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
     with pytest.raises(UsageError, match="cannot be written"):
         working("mi50-32gb").write(tmp_path / "mine.txt")
+
+
+@pytest.mark.parametrize("name", ["sys", "kernel.log", ".fresh"])
+def test_a_link_in_an_earlier_boards_folder_is_not_followed(tmp_path: Path, name: str) -> None:
+    board, mine = tmp_path / "board", tmp_path / "mine"
+    working("mi50-32gb").write(board)
+    if name == "sys":
+        mine.mkdir()
+    else:
+        mine.write_text("x")
+    (board / "earlier").mkdir()
+    for entry in (board / "sys", board / "kernel.log"):
+        entry.rename(board / "earlier" / entry.name)
+    (board / name).symlink_to(mine)
+    with pytest.raises(UsageError, match="holds a link"):
+        working("mi50-32gb").write(board)
+    assert list(mine.iterdir()) == [] if name == "sys" else mine.read_text() == "x"
+
+
+def test_a_text_that_the_disk_takes_half_of_is_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    board = working("mi50-32gb")
+    before = show(board, tmp_path)
+    board.advance(900 * SECOND, [IDLE])
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[: len(data) // 2]))
+    with pytest.raises(UsageError, match="No space left"):
+        board.write(tmp_path)
+    assert files(tmp_path / "sys") == before
 
 
 def test_an_earlier_boards_folder_is_taken_over_whole(tmp_path: Path) -> None:

@@ -16,6 +16,9 @@ RESET_US = 1_809_000
 # Records that vanish when the kernel's ring buffer goes round.
 OVERRUN = 100
 
+# A fault comes within thirty years.
+_LONGEST_S = 1e9
+
 # Levels of printk.
 _EMERG, _ERR, _WARNING, _INFO = 0, 3, 4, 6
 
@@ -57,13 +60,13 @@ def parse_fault(text: str) -> Fault:
         raise UsageError(f"board fault '{text}': no fault is called '{kind}'; there are: {', '.join(KINDS)}")
     if colon and kind == "log-overrun":
         raise UsageError(f"board fault '{text}': the log is no card's; leave ':{card}' out")
-    if colon and not (card.isascii() and card.isdigit()):
+    if colon and not (card.isascii() and card.isdigit() and len(card) < 10):
         raise UsageError(f"board fault '{text}': the card is a number from 0 on, not '{card}'")
     try:
         after_s = float(seconds.removesuffix("s")) if at else 0.0
     except ValueError:
         after_s = math.nan
-    if not 0 <= after_s < math.inf:
+    if not 0 <= after_s <= _LONGEST_S:
         raise UsageError(f"board fault '{text}': after @ stands a time in seconds, as in @600s, not '{seconds}'")
     return Fault(kind, int(card) if colon else 0, round(after_s * 1e9))
 

@@ -4,6 +4,7 @@ A file that changes is written beside the tree and renamed over the old one. A s
 a file for it truncates first, and a reader in between would find it empty. One that is open keeps the old text.
 """
 
+import errno
 import os
 import shutil
 from collections.abc import Sequence
@@ -48,13 +49,14 @@ class Tree:
         self._sys, self._fresh = str(root / "sys"), str(root / ".fresh")
         self._written: Texts = {}
         try:
-            if root.exists() and not (root / "SIMULATED").is_file() and any(root.iterdir()):
+            found = list(root.iterdir()) if root.exists() else []
+            if found and not (root / "SIMULATED").is_file():
                 raise UsageError(f"the board folder {root} holds something else; name a new or an empty folder")
+            if any(entry.is_symlink() for entry in found):
+                raise UsageError(f"the board folder {root} holds a link; name a new or an empty folder")
             root.mkdir(parents=True, exist_ok=True)
             (root / "SIMULATED").write_text(NOTICE, encoding="utf-8")
             shutil.rmtree(root / "sys", ignore_errors=True)
-            if (root / "dev").is_symlink():
-                raise UsageError(f"the board folder {root} holds a link to a dev folder; name a new or an empty folder")
             (root / "dev").mkdir(exist_ok=True)
             # A new file: whoever follows the old one sees that another has begun, however fast it grows.
             Path(self._fresh).write_bytes(b"")
@@ -88,7 +90,8 @@ class Tree:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
         file = os.open(self._fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
-            os.write(file, data)
+            if os.write(file, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(file)
         os.replace(self._fresh, path)  # noqa: PTH105 - pathlib would cost as much as the write
