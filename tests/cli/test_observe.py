@@ -43,12 +43,46 @@ def test_init_again_keeps_settings_and_changed_files(tmp_path: Path, capsys: pyt
     assert call("init", str(tmp_path), "--engine-url", "http://a:8000") == 0
     out, err = capsys.readouterr()
     assert f"updated {tmp_path}/prometheus.yml" in out
-    assert f"kept {tmp_path}/rules/alerts.yml: you changed it (--force overwrites it)" in err
+    assert f"kept {tmp_path}/rules/alerts.yml: it was changed since it was written (--force overwrites it)" in err
     manifest = read_manifest(tmp_path)
     assert manifest is not None
     assert manifest.settings == Settings(engines=("http://a:8000",), exporters=("a:9101",), slo_ttft_p99_s=0.5)
     call("init", str(tmp_path), "--force")
     assert f"updated {tmp_path}/rules/alerts.yml" in capsys.readouterr().out
+
+
+def test_init_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("init", str(tmp_path), "--json") == 0
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert err == ""
+    assert list(told) == ["created", "updated", "unchanged", "kept"]
+    assert len(told["created"]) == 13
+    (tmp_path / "alertmanager.yml").write_text("mine", encoding="utf-8")
+    call("init", str(tmp_path), "--json", "--exporter", "127.0.0.1:19101")
+    told = json.loads(capsys.readouterr().out)
+    assert (told["created"], set(told["updated"])) == ([], {"prometheus.yml", "README.md"})
+    assert (len(told["unchanged"]), told["kept"]) == (10, ["alertmanager.yml"])
+
+
+def test_init_names_an_engine_that_no_exporter_is_beside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call("init", str(tmp_path), "--engine-url", "http://box:8000")
+    assert "note: no exporter is at box, where the engine box:8000 is" in capsys.readouterr().err
+    call("init", str(tmp_path), "--exporter", "box:9101")
+    assert "note:" not in capsys.readouterr().err
+
+
+def test_what_comes_next_can_be_pasted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "with a blank"
+    call("init", str(folder))
+    assert f"  cadenza observe up '{folder}'\n" in capsys.readouterr().err
+    assert f"cadenza observe up '{folder}'\n" in (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_no_folder_is_not_this_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        call("init", "")
+    assert "it is empty: name a folder" in capsys.readouterr().err
 
 
 def test_init_refuses_what_makes_no_sense_and_writes_nothing(tmp_path: Path) -> None:

@@ -80,8 +80,16 @@ def test_no_ratio_divides_by_nothing() -> None:
 
 def test_the_hang_joins_card_and_engine_on_the_node() -> None:
     (hang,) = [alert for alert in ALL if alert.name == "GpuHung"]
-    assert hang.expr.count("and on (node)") == 2
-    assert "instance" not in hang.expr
+    engine, card = hang.expr.split("and on (node)")
+    assert set(re.findall(r"by \(([^)]*)\)", engine)) == {"node, instance, model_name, engine"}
+    assert re.findall(r"by \(([^)]*)\)", card) == ["node"]
+
+
+def test_no_alert_s_wait_begins_anew_with_a_scrape_that_is_lost() -> None:
+    """An engine's gauges are its last of 15 s; its counters are taken over a minute or more."""
+    for alert in ALL:
+        bare = re.findall(r"(?:vllm|sglang|llamacpp):\w+(?:\{[^}]*\})?(?![\w{\[])", alert.expr)
+        assert bare == [], alert.name
 
 
 def test_kernel_events_are_kinds_that_the_watcher_knows() -> None:

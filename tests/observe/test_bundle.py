@@ -1,5 +1,6 @@
 """A bundle is written whole, written again without a change, and never over what somebody changed."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -64,11 +65,42 @@ def test_a_file_that_somebody_changed_stays_until_forced(tmp_path: Path) -> None
     assert write(Settings(slo_ttft_p99_s=1.0), tmp_path).kept == []
 
 
-def test_a_file_that_was_there_before_is_somebody_s(tmp_path: Path) -> None:
-    (tmp_path / "prometheus.yml").write_bytes(b"\xff theirs")
-    written = write(Settings(), tmp_path)
-    assert written.kept == ["prometheus.yml"]
-    assert (tmp_path / "prometheus.yml").read_bytes() == b"\xff theirs"
+def test_a_folder_with_files_of_somebody_s_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_bytes(b"\xff theirs")
+    (tmp_path / "other").write_bytes(b"")
+    before = files_in(tmp_path)
+    with pytest.raises(UsageError, match=r"did not write \(README.md\): take a new or empty folder"):
+        write(Settings(), tmp_path)
+    assert files_in(tmp_path) == before
+    assert "README.md" in write(Settings(), tmp_path, force=True).updated
+
+
+def test_files_of_another_kind_are_in_nobody_s_way(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_bytes(b"mine")
+    assert set(write(Settings(), tmp_path).created) == FILES
+    assert (tmp_path / "notes.txt").read_bytes() == b"mine"
+
+
+def test_a_manifest_that_was_lost_is_made_anew(tmp_path: Path) -> None:
+    write(Settings(), tmp_path)
+    (tmp_path / MANIFEST).unlink()
+    assert set(write(Settings(), tmp_path).unchanged) == FILES
+    assert (tmp_path / MANIFEST).is_file()
+
+
+@pytest.mark.parametrize("name", ["a[b]", "a*", "a?", "a\\b", "$HOME", "a\nb", "a\udcffb"])
+def test_a_folder_whose_name_means_more_than_itself_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="take another folder"):
+        write(Settings(), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_part_can_be_copied_by_itself(tmp_path: Path) -> None:
+    """No anchors: one job of prometheus.yml, in another file, is what it was."""
+    files = lay_out(Settings(), tmp_path)
+    for name, text in files.items():
+        if name.endswith(".yml"):
+            assert not any(isinstance(token, yaml.AnchorToken | yaml.AliasToken) for token in yaml.scan(text)), name
 
 
 def test_a_change_that_was_taken_back_is_none(tmp_path: Path) -> None:
@@ -98,8 +130,16 @@ def test_a_manifest_that_is_none_is_told(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(CadenzaError, match="cannot be"):
+    with pytest.raises(UsageError, match="is a file: name a folder"):
         write(Settings(), tmp_path / "file")
+    with pytest.raises(CadenzaError, match=r"prometheus\.yml cannot be written"):
+        write(Settings(), tmp_path / "file" / "below")
+
+
+def test_a_manifest_that_cannot_be_read_is_no_missing_one(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).mkdir()
+    with pytest.raises(CadenzaError, match="cannot be read: Is a directory"):
+        write(Settings(), tmp_path)
 
 
 def test_everything_is_on_loopback(tmp_path: Path) -> None:
@@ -119,9 +159,10 @@ def test_grafana_finds_the_dashboards_and_prometheus(tmp_path: Path) -> None:
     (source,) = yaml.safe_load(files["grafana/provisioning/datasources/cadenza.yml"])["datasources"]
     assert source["url"] == "http://127.0.0.1:19090"
     assert source["jsonData"]["timeInterval"] == "1s"
-    mounted = f"{tmp_path}:{tmp_path}:ro"
     for service in yaml.safe_load(files["compose.yml"])["services"].values():
-        assert mounted in service["volumes"]
+        bundle, data = service["volumes"]
+        assert (bundle["source"], bundle["target"], bundle["read_only"]) == (str(tmp_path), str(tmp_path), True)
+        assert re.fullmatch(r"[a-z]+:/[a-z/]+", data)
 
 
 def test_texts_are_filled_as_prometheus_does() -> None:

@@ -1,6 +1,7 @@
 """All checks of a bundle, with the programs and without them."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def by_name(checks: list[Check]) -> dict[str, Check]:
+def by_name(checks: Iterable[Check]) -> dict[str, Check]:
     return {one.name: one for one in checks}
 
 
@@ -56,7 +57,37 @@ def test_what_prometheus_finds_is_told(folder: Path, file: str, old: str, new: s
     text = (folder / file).read_text(encoding="utf-8")
     assert old in text
     (folder / file).write_text(text.replace(old, new), encoding="utf-8")
+    if name != PROGRAMS[2]:
+        # They take the longest, and are sound.
+        (folder / "rules" / "tests.yml").unlink()
     assert part in "\n".join(by_name(check(folder))[name].wrong)
+
+
+def test_rules_that_do_not_parse_are_told_once_and_not_tested(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """promtool's own words, as 2.42 prints them."""
+    words = "Checking rules/alerts.yml\n  FAILED:\nline 1: cannot unmarshal\nline 1: cannot unmarshal\n"
+    asked: list[str] = []
+
+    def ask(path: str, *arguments: str) -> programs.Answer:
+        asked.append(" ".join(arguments[:2]))
+        return programs.Answer("rules" not in arguments, words)
+
+    monkeypatch.setattr(checking, "ask", ask)
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
+    checks = by_name(check(folder))
+    assert checks[PROGRAMS[1]].wrong == ["Checking rules/alerts.yml", "FAILED:", "line 1: cannot unmarshal"]
+    assert checks[PROGRAMS[2]] == Check(PROGRAMS[2], [], "the rules have to be put right first")
+    assert "test rules" not in asked
+
+
+def test_a_dashboard_that_is_no_json_does_not_end_the_check(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "grafana" / "dashboards" / "gpu.json").write_text("{", encoding="utf-8")
+    monkeypatch.setattr(checking, "ask", lambda *arguments: programs.Answer(True, ""))
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
+    own, *others = check(folder)
+    assert own.wrong[0].startswith("grafana/dashboards/gpu.json: no JSON")
+    assert [one.name for one in others] == list(PROGRAMS)
+    assert [one for one in others if one.wrong] == []
 
 
 def test_without_the_programs_the_lint_still_runs_and_the_rest_is_said_to_be_skipped(

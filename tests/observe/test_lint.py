@@ -34,6 +34,21 @@ def test_a_bundle_as_made_is_clean(folder: Path) -> None:
     assert lint(folder) == []
 
 
+def test_a_job_under_another_name_is_told(folder: Path) -> None:
+    """An alert on it would never fire, and never err."""
+    file = folder / "prometheus.yml"
+    text = file.read_text(encoding="utf-8")
+    assert "job_name: engine" in text
+    file.write_text(text.replace("job_name: engine", "job_name: vllm"), encoding="utf-8")
+    told = "prometheus.yml has no job engine, only exporter, prometheus, vllm: it would find nothing"
+    assert lint(folder) == [f"rules/alerts.yml: {name}: {told}" for name in ("EngineDown", "EngineMetricsMissing")]
+
+
+def test_recording_rules_that_are_missing_are_told_once(folder: Path) -> None:
+    (folder / "rules" / "recording.yml").unlink()
+    assert lint(folder) == [f"rules/recording.yml is missing: `cadenza observe init {folder}` writes it"]
+
+
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_a_dashboard_is_in_the_classic_model(name: str) -> None:
     dashboard = DASHBOARDS[name]()

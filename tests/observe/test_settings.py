@@ -7,7 +7,7 @@ import pytest
 
 from cadenza.errors import UsageError
 from cadenza.observe.prometheus import prometheus_config
-from cadenza.observe.settings import Settings, Target, check, read_engine
+from cadenza.observe.settings import Settings, Target, check, find_alone, node_of, read_engine
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,16 @@ def test_an_engine_s_url_says_where_its_metrics_are(url: str, target: Target) ->
         (Settings(engines=("ftp://box",)), "--engine-url"),
         (Settings(engines=("http://",)), "--engine-url"),
         (Settings(engines=("http://box:99999",)), "--engine-url"),
-        (Settings(engines=("http://me:secret@box:8000",)), "takes no password"),
+        (Settings(engines=("http://box:99999",)), "99999 is no port"),
+        (Settings(engines=("http://me:secret@box:8000",)), "takes no password: write it into prometheus.yml"),
+        (Settings(engines=("me:secret@box:8000",)), "takes no password"),
+        (Settings(engines=("http://box:8000/?token=secret",)), "takes no password"),
+        (Settings(exporters=("me:secret@box:9101",)), "takes no password"),
+        (Settings(prometheus="me:secret@127.0.0.1:9090"), "takes no password"),
+        (Settings(engines=("http://::1:8000",)), "IPv6 in brackets: [::1]:PORT"),
+        (Settings(exporters=("::1:9101",)), "IPv6 in brackets: [::1]:PORT"),
+        (Settings(engines=("http://[:::]:8000",)), "[:::] is no IPv6 address"),
+        (Settings(prometheus="127.0.0.1:9090", alertmanager="127.0.0.1:9090"), "two servers need two ports"),
         (Settings(engines=("http://a b:8000",)), "--engine-url"),
         (Settings(exporters=("box",)), "--exporter"),
         (Settings(exporters=("http://box:9101",)), "--exporter"),
@@ -48,6 +57,20 @@ def test_settings_that_make_no_sense_are_refused(settings: Settings, part: str) 
     with pytest.raises(UsageError, match=re.escape(part)) as refused:
         check(settings)
     assert "secret" not in str(refused.value)
+
+
+def test_a_target_that_is_given_twice_is_one() -> None:
+    settings = Settings(engines=("http://a:8000", "b:8000", "http://a:8000/v1"), exporters=("a:9101", "a:9101"))
+    assert check(settings) == Settings(engines=("http://a:8000", "b:8000"), exporters=("a:9101",))
+
+
+def test_an_engine_without_an_exporter_on_its_node_is_named() -> None:
+    assert find_alone(Settings()) == []
+    assert find_alone(Settings(engines=("http://localhost:8000", "http://[::1]:8001"))) == []
+    assert find_alone(Settings(engines=("http://box:8000/v1",), exporters=("box:9101", "other:9101"))) == []
+    (told,) = find_alone(Settings(engines=("http://box:8000", "http://127.0.0.1:8000")))
+    assert told.startswith("no exporter is at box, where the engine box:8000 is")
+    assert "--exporter box:9101" in told
 
 
 def jobs(settings: Settings) -> dict[str, Any]:
@@ -68,8 +91,9 @@ def relabel(address: str, rules: list[dict[str, Any]]) -> str:
 
 def test_everything_is_scraped_every_second() -> None:
     config: Any = prometheus_config(Settings())
-    assert config["global"]["scrape_interval"] == "1s"
     assert list(jobs(Settings())) == ["engine", "exporter", "prometheus"]
+    # Each by itself: a job is copied into another Prometheus, which has an interval of its own.
+    assert {job["scrape_interval"] for job in jobs(Settings()).values()} == {"1s"}
     assert config["rule_files"] == ["rules/recording.yml", "rules/alerts.yml"]
 
 
@@ -89,6 +113,7 @@ def test_everything_is_scraped_every_second() -> None:
 def test_the_node_is_the_host_without_the_port_on_both_sides(address: str, node: str) -> None:
     for job in jobs(Settings()).values():
         assert relabel(address, job["relabel_configs"]) == node
+    assert node_of(address) == node
 
 
 def test_engines_keep_their_scheme_and_path() -> None:
@@ -97,7 +122,12 @@ def test_engines_keep_their_scheme_and_path() -> None:
         {"targets": ["box:8000"]},
         {
             "targets": ["llm.example:443"],
-            "labels": {"__scheme__": "https", "__metrics_path__": "/one/metrics"},
+            "labels": {
+                "__scheme__": "https",
+                "__metrics_path__": "/one/metrics",
+                # Else two engines behind one gateway would tell the same series.
+                "instance": "llm.example:443/one",
+            },
         },
     ]
     assert jobs(settings)["exporter"]["static_configs"] == [{"targets": ["a:1", "b:2"]}]

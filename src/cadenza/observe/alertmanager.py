@@ -29,8 +29,7 @@ def alertmanager_config() -> dict[str, object]:
         },
         "receivers": [{"name": severity} for severity in _PATIENCE],
         "inhibit_rules": [
-            # Without the exporter nothing new is known of the cards: what still fires of them is old.
-            _inhibit('alertname="ExporterDown"', 'alertname=~"Gpu.*|CollectorStuck"', "node"),
+            # ExporterDown silences nothing: what is read off a card ends with the page, what the kernel said stands.
             _inhibit('alertname="EngineDown"', 'alertname=~"Engine.*",alertname!="EngineDown"', "node", "instance"),
             _inhibit('alertname="GpuLost"', 'alertname=~"Gpu.*",alertname!="GpuLost"', "node", "gpu"),
             _inhibit('alertname="GpuHung"', 'alertname="GpusSaturated"', "node"),

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from cadenza.observe import vocabulary as words
 from cadenza.observe.rules import CRITICAL, VRAM
-from cadenza.observe.vocabulary import BY_MODEL, by_model, card, now, quantile, rate
+from cadenza.observe.vocabulary import BY_MODEL, by_model, card, card_over, changes, lately, quantile, rate
 
 Severity = Literal["critical", "warning", "info"]
 
@@ -35,10 +35,19 @@ class Alert(NamedTuple):
     article: int | None = None
 
 
-_RUNNING = by_model(now(words.RUNNING))
+# One series an engine: of several behind one address (data parallel) one alone may hang.
+BY_ENGINE = f"{BY_MODEL}, engine"
+# The carved-out memory of a processor's own graphics is always full, and it serves nobody.
+SMALLEST_CARD_BYTES = 4e9
+# Whoever tells of cards. While one of them has no answer, a card that is not told of is not known to be gone.
+_COLLECTORS = 'cadenza_collector_age_seconds{collector=~"amdgpu|rocm_smi|amd_smi|smi|nvml"}'
+
+_RUNNING = by_model(lately(words.RUNNING))
 _GENERATED = by_model(rate(words.GENERATED_TOKENS, "1m"))
 _FAILED = 'rate(vllm:request_success_total{finished_reason="error"}[5m])'
 _BY_HEAT, _NOT_BY_HEAT = f'reason=~"{HEAT}"', f'reason!~"{HEAT}"'
+# A card at its limit goes to and fro over it.
+_OFTEN = 0.2
 _NOW, _MOST = 'state="current"', 'state="max"'
 _MODEL = "{{ $labels.model_name }} at {{ $labels.instance }}"
 _CARD = "{{ $labels.gpu }} of {{ $labels.node }}"
@@ -47,7 +56,8 @@ _SHARE = "{{ $value | humanizePercentage }}"
 _ARTICLE = (
     Alert(
         "GpusSaturated",
-        f"min by (node) ({card('busy_ratio')}) > 0.98",
+        f"min by (node) (({card('busy_ratio')})\n"
+        f"and on (node, gpu) ({card('memory_size_bytes', VRAM)}) > {SMALLEST_CARD_BYTES:g}) > 0.98",
         "5m",
         "info",
         "Every card of {{ $labels.node }} is busy all the time",
@@ -58,7 +68,8 @@ _ARTICLE = (
     ),
     Alert(
         "GpuMemoryNearlyFull",
-        f"({card('memory_used_bytes', VRAM)})\n/ ({card('memory_size_bytes', VRAM)}) > 0.95",
+        f"({card('memory_used_bytes', VRAM)})\n"
+        f"/ (({card('memory_size_bytes', VRAM)}) > {SMALLEST_CARD_BYTES:g}) > 0.95",
         "2m",
         "warning",
         f"The memory of {_CARD} is nearly full",
@@ -80,7 +91,7 @@ _ARTICLE = (
     ),
     Alert(
         "EngineQueueLong",
-        f"{by_model(now(words.WAITING))} > 8",
+        f"{by_model(lately(words.WAITING))} > 8",
         "1m",
         "warning",
         f"Requests queue up at {_MODEL}",
@@ -91,7 +102,7 @@ _ARTICLE = (
     ),
     Alert(
         "EngineKvCacheNearlyFull",
-        f"{by_model(now(words.KV_USAGE), 'max')} > 0.92",
+        f"{by_model(lately(words.KV_USAGE), 'max')} > 0.92",
         "1m",
         "warning",
         f"The KV cache of {_MODEL} is nearly full",
@@ -140,7 +151,7 @@ _ENGINE = (
     ),
     Alert(
         "EngineMetricsMissing",
-        f'up{{job="engine"}} == 1 unless on (instance) ({now(words.RUNNING)})',
+        f'up{{job="engine"}} == 1 unless on (instance) ({lately(words.RUNNING)})',
         "1m",
         "warning",
         "The engine at {{ $labels.instance }} answers but tells nothing of itself",
@@ -158,7 +169,7 @@ _ENGINE = (
     ),
     Alert(
         "EngineKvCachePressure",
-        f"{by_model(now(words.KV_USAGE), 'max')} > 0.95\nand on ({BY_MODEL}) {by_model(now(words.WAITING))} > 0",
+        f"{by_model(lately(words.KV_USAGE), 'max')} > 0.95\nand on ({BY_MODEL}) {by_model(lately(words.WAITING))} > 0",
         "1m",
         "warning",
         f"The KV cache of {_MODEL} keeps requests waiting",
@@ -181,13 +192,16 @@ def _kernel(name: str, kinds: str, severity: Severity, runbook: str) -> Alert:
     events = f'cadenza_kernel_events_total{{event=~"{kinds}"}}'
     return Alert(
         name,
-        # A counter that appears with its first event has not increased.
+        # A counter that appears with its first event has not increased. It appeared where the page was read more often
+        # than it was on it: else it was there before Prometheus looked, and is old.
         f"sum by (node, gpu, event) (increase({events}[10m])) > 0\n"
-        f"or sum by (node, gpu, event) ({events} > 0 unless {events} offset 10m)",
+        f"or sum by (node, gpu, event) (\n  {events} > 0 unless {events} offset 10m\n"
+        f"  and count_over_time({events}[10m])\n"
+        '  < on (instance) group_left () sum_over_time(up{job="exporter"}[10m])\n)',
         "0s",
         severity,
         "The kernel of {{ $labels.node }} reports {{ $labels.event }}",
-        f"Card {_CARD}, within the last ten minutes, or before Prometheus first looked.",
+        "Within the last ten minutes. Card: {{ $labels.gpu }} (nothing where the line names none).",
         runbook,
     )
 
@@ -195,27 +209,34 @@ def _kernel(name: str, kinds: str, severity: Severity, runbook: str) -> Alert:
 _CARDS = (
     Alert(
         "GpuHung",
-        f"max by (node) ({card('busy_ratio')}) > 0.95\n"
-        f"and on (node) sum by (node) ({now(words.RUNNING)}) > 0\n"
-        f"and on (node) sum by (node) ({rate(words.GENERATED_TOKENS, '1m')}) == 0",
+        f"sum by ({BY_ENGINE}) ({lately(words.RUNNING)}) > 0\n"
+        f"and sum by ({BY_ENGINE}) ({rate(words.GENERATED_TOKENS, '1m')}) == 0\n"
+        # A server of embeddings generates none, and a long prompt takes its time.
+        f"unless sum by ({BY_ENGINE}) ({rate(words.PROMPT_TOKENS, '1m')}) > 0\n"
+        f"unless max by ({BY_ENGINE}) ({changes(words.PROGRESS, '1m')}) > 0\n"
+        f"and on (node) max by (node) ({card('busy_ratio')}) > 0.95",
         "2m",
         "critical",
-        "A card of {{ $labels.node }} is busy and no token comes",
-        "Requests run, a card is busy all the time, and for three minutes not one token was generated: one rank waits "
-        "for another that hangs or has died. Often the kernel log is silent. Low power tells spinning from work.",
+        f"{_MODEL} hangs: a card is busy and no token comes",
+        "Requests that run: {{ $value }}. A card of {{ $labels.node }} is busy all the time, and for three minutes not "
+        "one token was generated, no prompt was read and the KV cache stood still: one rank waits for another that "
+        "hangs or has died. Often the kernel log is silent. Low power tells spinning from work.",
         "Take the server out of the gateway, save its log and `dmesg`, restart the engine; if the card stays busy "
         "without a process, reset it or restart the machine. A collective's own timeout is ten minutes unless told.",
     ),
     Alert(
         "GpuLost",
         f"({card('up')}) == 0\n"
-        "or ((last_over_time(amdgpu_up[1h]) or last_over_time(nvidia_up[1h]))\n"
+        f"or (({card_over('last_over_time', 'up', '1h')})\n"
         f"  unless on (node, gpu) ({card('up')})\n"
-        '  and on (node) up{job="exporter"} == 1)',
-        "10s",
+        # Its own exporter: the node may have another one.
+        '  and on (instance) up{job="exporter"} == 1\n'
+        f"  unless on (instance) {_COLLECTORS} > 10\n"
+        f"  unless on (instance) ({_COLLECTORS} unless cadenza_collector_duration_seconds))",
+        "30s",
         "critical",
         f"The card {_CARD} has gone",
-        "It was there within the last hour and is not any more, while the exporter answers.",
+        "It was there within the last hour and is not any more, while the exporter and what it asks answer.",
         "See the kernel log for `PCIe Bus Error … type=Inaccessible` and a failed recovery. Power the machine off, not "
         "just down; check seating, riser, cable and supply. If it was taken out on purpose, this ends within the hour.",
     ),
@@ -230,21 +251,22 @@ _CARDS = (
     ),
     Alert(
         "GpuThrottledByHeat",
-        f"max by (node, gpu, reason) ({card('throttled', _BY_HEAT)}) == 1",
+        f"max by (node, gpu, reason) ({card_over('avg_over_time', 'throttled', '1m', _BY_HEAT)}) > {_OFTEN}",
         "1m",
         "warning",
         f"{_CARD} lowers its clock for heat",
-        "Reason: {{ $labels.reason }}. In a tensor-parallel group every other card waits for it.",
+        "Reason: {{ $labels.reason }}, for more than a fifth of the last minute. In a tensor-parallel group every "
+        "other card waits for it.",
         "As for GpuHot. Figures measured meanwhile are those of a throttled machine.",
     ),
     Alert(
         "GpuThrottled",
-        f"max by (node, gpu, reason) ({card('throttled', _NOT_BY_HEAT)}) == 1",
+        f"max by (node, gpu, reason) ({card_over('avg_over_time', 'throttled', '1m', _NOT_BY_HEAT)}) > {_OFTEN}",
         "10m",
         "info",
         f"{_CARD} lowers its clock",
-        "Reason: {{ $labels.reason }}, for ten minutes. A limit of power or current is normal under full load. (`any`: "
-        "this chip does not say which it is.)",
+        "Reason: {{ $labels.reason }}, for more than a fifth of ten minutes. A limit of power or current is "
+        "normal under full load. (`any`: this chip does not say which it is.)",
         "Nothing, unless the power cap was meant to be higher: compare amdgpu_power_watts with amdgpu_power_cap_watts.",
     ),
     Alert(
@@ -291,12 +313,14 @@ _EXPORTER = (
         "30s",
         "warning",
         "The exporter at {{ $labels.instance }} does not answer",
-        "Nothing is known of the cards and the kernel log of {{ $labels.node }}; their alerts are silent, not well.",
+        "Nothing is known of the cards and the kernel log of {{ $labels.node }}: that their alerts ended does not mean "
+        "that they are well.",
         "`cadenza exporter` on that machine; its log says why it stopped.",
     ),
     Alert(
         "CollectorStuck",
-        "cadenza_collector_age_seconds > 30",
+        # With looks minutes apart an old one is no sign; one that is too old to show is.
+        "cadenza_collector_age_seconds > 30 and cadenza_collector_success == 0",
         "30s",
         "warning",
         "{{ $labels.collector }} on {{ $labels.node }} is stuck",

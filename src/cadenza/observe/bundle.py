@@ -1,5 +1,6 @@
 """The bundle: which files it has, and how it is written without losing what somebody changed in it."""
 
+import re
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -19,9 +20,12 @@ from cadenza.observe.rule_tests import rule_tests
 from cadenza.observe.rules import recording_rules
 from cadenza.observe.settings import Settings, check
 from cadenza.observe.yaml_text import render
+from cadenza.record import printable
 
 MANIFEST = ".cadenza-observe.json"
 _SCHEMA = 1
+# Prometheus takes the first for patterns, compose and Grafana the next for a variable; of the rest nobody is sure.
+_ODD = re.compile(r"[*?\[\]\\$\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,13 +68,12 @@ def lay_out(settings: Settings, folder: Path) -> dict[str, str]:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """What an earlier init left, None: nothing. UsageError if it is not to be understood."""
-    try:
-        data = (folder / MANIFEST).read_bytes()
-    except OSError:
+    """What an earlier init left, None: nothing. UsageError: it makes no sense; CadenzaError: it cannot be read."""
+    text = _read(folder / MANIFEST)
+    if text is None:
         return None
     try:
-        manifest = msgspec.json.decode(data, type=Manifest)
+        manifest = msgspec.json.decode(text.encode("utf-8", "surrogateescape"), type=Manifest)
     except msgspec.MsgspecError:
         manifest = None
     if manifest is None or manifest.schema > _SCHEMA:
@@ -81,11 +84,15 @@ def read_manifest(folder: Path) -> Manifest | None:
 def write(settings: Settings, folder: Path, *, force: bool = False) -> Written:
     """Write the bundle. A file that is not as it was written last stays, unless `force`; files as they should be too.
 
-    UsageError: the settings make no sense; CadenzaError: a file cannot be written.
+    UsageError: the settings make no sense, or the folder has files of somebody's in the places of ours; CadenzaError: a
+    file cannot be written.
     """
-    files = lay_out(check(settings), folder.resolve())
+    settings = check(settings)
+    files = lay_out(settings, _check_folder(folder))
     before = read_manifest(folder)
     known = before.files if before is not None else {}
+    if before is None and not force:
+        _look_for_others(folder, files)
     written = Written([], [], [], [])
     hashes: dict[str, str] = {}
     for name, text in files.items():
@@ -110,6 +117,29 @@ def write(settings: Settings, folder: Path, *, force: bool = False) -> Written:
     return written
 
 
+def _check_folder(folder: Path) -> Path:
+    """Its whole path. UsageError for one that Prometheus, compose or Grafana would read as another."""
+    whole = folder.resolve()
+    if odd := _ODD.search(str(whole)):
+        raise UsageError(
+            f"{printable(str(whole), 200)!r} has {odd[0]!r} in it, which Prometheus or compose takes for a pattern or "
+            "a variable: take another folder"
+        )
+    if whole.exists() and not whole.is_dir():
+        raise UsageError(f"{folder} is a file: name a folder, new or empty")
+    return whole
+
+
+def _look_for_others(folder: Path, files: Mapping[str, str]) -> None:
+    """UsageError where the folder is somebody's: it has a file in the place of one of ours, and no init wrote it."""
+    theirs = [name for name, text in files.items() if _read(folder / name) not in (None, text)]
+    if theirs:
+        raise UsageError(
+            f"{folder} has files that `cadenza observe init` did not write ({', '.join(theirs)}): take a new or empty "
+            "folder, or overwrite them with --force"
+        )
+
+
 def _put_manifest(folder: Path, manifest: Manifest) -> None:
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=1).decode() + "\n"
     if _read(folder / MANIFEST) != text:
@@ -123,7 +153,7 @@ def _hash(text: str) -> str:
 def _read(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8", errors="surrogateescape")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise CadenzaError(f"{path} cannot be read: {error.strerror}") from None
@@ -164,7 +194,8 @@ _ABOUT: Mapping[str, str] = {
         ),
         "compose.yml": (
             "Prometheus, Alertmanager and Grafana in containers on this machine's own network, for Linux:\n"
-            "docker compose up"
+            "docker compose up\n"
+            "On the host's network, so that they reach an engine and an exporter on its loopback; they listen there."
         ),
         "grafana": "",
     }.items()

@@ -3,7 +3,7 @@
 from cadenza.observe.grafana import Json, Panel, Query, Section, dashboard
 from cadenza.observe.panels import ALERT_NOTE, EVENT_NOTE, GPUS, LOAD_NOTE, NODES, OF_CARD, ON_NODE, RUN_NOTE, WINDOW
 from cadenza.observe.rules import CRITICAL, VRAM
-from cadenza.observe.vocabulary import card, card_rate
+from cadenza.observe.vocabulary import card, card_over
 
 _NONE = "not told by this card"
 
@@ -51,7 +51,7 @@ def _work() -> tuple[Panel, ...]:
 
 def _link() -> tuple[Panel, ...]:
     traffic = (_of("pcie_received_bytes_per_second", "received"), _of("pcie_sent_bytes_per_second", "sent"))
-    replays = Query(card_rate("pcie_replays_total", WINDOW, OF_CARD), "replays a second")
+    replays = Query(card_over("rate", "pcie_replays_total", WINDOW, OF_CARD), "replays a second")
     ras = Query(f"sum by (block, severity) (amdgpu_ras_errors_total{{{OF_CARD}}})", "{{severity}} in {{block}}")
     speed = _of("pcie_link_speed_transfers_per_second", "{{state}}")
     idle = "An idle link slows down."

@@ -6,15 +6,22 @@ from cadenza.observe.settings import Settings
 
 GRAFANA_PORT = 3000
 IMAGES = {
-    "prometheus": "docker.io/prom/prometheus:v2.53.0",
-    "alertmanager": "docker.io/prom/alertmanager:v0.27.0",
-    "grafana": "docker.io/grafana/grafana:11.4.0",
+    "prometheus": "docker.io/prom/prometheus:v3.5.0",
+    "alertmanager": "docker.io/prom/alertmanager:v0.28.1",
+    "grafana": "docker.io/grafana/grafana:12.1.1",
 }
 
 
 def compose(settings: Settings, folder: Path) -> dict[str, object]:
     """compose.yml as plain values. The bundle lies in the containers where it lies outside: its paths hold in both."""
-    bundle = f"{folder}:{folder}:ro"
+    # A folder that was moved is told; the short form would make an empty one in its place.
+    bundle = {
+        "type": "bind",
+        "source": str(folder),
+        "target": str(folder),
+        "read_only": True,
+        "bind": {"create_host_path": False},
+    }
 
     def service(name: str, **more: object) -> dict[str, object]:
         return {"image": IMAGES[name], "network_mode": "host", "restart": "unless-stopped", **more}

@@ -1,18 +1,20 @@
 """Checks of a bundle that need no other program: files there and whole, names that exist, dashboards that will show."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from cadenza.errors import CadenzaError
 from cadenza.observe.grafana import COLUMNS
 from cadenza.observe.names import find_wrong_names
+from cadenza.observe.rules import RECORDED
 
 NEEDED = ("prometheus.yml", "rules/recording.yml", "rules/alerts.yml")
 _UID_LENGTH = 40
+_JOB = re.compile(r'\bjob="([^"]*)"')
 _SEVERITIES = ("critical", "warning", "info")
 
 
@@ -29,16 +31,16 @@ def lint(folder: Path) -> list[str]:
         if path.name != "tests.yml":
             rules[name] = list(_rules(path, name, wrong))
     recorded = frozenset(str(rule["record"]) for group in rules.values() for rule in group if "record" in rule)
+    if not rules.get("rules/recording.yml"):
+        # That is said once, not of every panel as well.
+        recorded |= RECORDED
+    jobs = _jobs(folder / "prometheus.yml", wrong)
     for name, group in rules.items():
         for rule in group:
-            wrong += _lint_rule(name, rule, recorded)
+            wrong += _lint_rule(name, rule, recorded, jobs)
     for path in sorted((folder / "grafana" / "dashboards").glob("*.json")):
         wrong += lint_dashboard_file(path, f"grafana/dashboards/{path.name}", recorded)
-    for path in [
-        folder / "prometheus.yml",
-        folder / "alertmanager.yml",
-        *sorted(folder.glob("grafana/provisioning/*/*.yml")),
-    ]:
+    for path in [folder / "alertmanager.yml", *sorted(folder.glob("grafana/provisioning/*/*.yml"))]:
         if path.is_file():
             read_yaml(path, str(path.relative_to(folder)), wrong)
     return wrong
@@ -65,9 +67,18 @@ def _rules(path: Path, name: str, wrong: list[str]) -> Iterator[dict[str, Any]]:
         yield from (rule for rule in (rules if isinstance(rules, list) else ()) if isinstance(rule, dict))
 
 
-def _lint_rule(name: str, rule: dict[str, Any], recorded: frozenset[str]) -> list[str]:
+def _jobs(path: Path, wrong: list[str]) -> frozenset[str]:
+    """The names of prometheus.yml's jobs; none where it cannot be read."""
+    config = read_yaml(path, path.name, wrong) if path.is_file() else None
+    return frozenset(str(job["job_name"]) for job in _items(config, "scrape_configs") if "job_name" in job)
+
+
+def _lint_rule(name: str, rule: dict[str, Any], recorded: frozenset[str], jobs: frozenset[str]) -> list[str]:
     what = str(rule.get("alert") or rule.get("record") or "a rule without a name")
     wrong = find_wrong_names(str(rule.get("expr", "")), recorded)
+    for job in dict.fromkeys(_JOB.findall(str(rule.get("expr", "")))):
+        if jobs and job not in jobs:
+            wrong.append(f"prometheus.yml has no job {job}, only {', '.join(sorted(jobs))}: it would find nothing")
     if "alert" in rule:
         labels, texts = rule.get("labels") or {}, rule.get("annotations") or {}
         if labels.get("severity") not in _SEVERITIES:
@@ -192,14 +203,14 @@ def _lint_places(panels: list[dict[str, Any]]) -> list[str]:
 def expressions(folder: Path) -> list[tuple[str, str]]:
     """(where, PromQL) of every query in the dashboards, Grafana's variables filled with values that fit.
 
-    CadenzaError where a dashboard is no JSON.
+    Of a dashboard that is no JSON there is none: `lint` says so.
     """
     found = []
     for path in sorted((folder / "grafana" / "dashboards").glob("*.json")):
         try:
             dashboard = json.loads(path.read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
-            raise CadenzaError(f"{path}: no JSON: {error}") from None
+        except (OSError, ValueError, RecursionError):
+            continue
         for panel in all_panels(dashboard if isinstance(dashboard, dict) else {}):
             for target in _items(panel, "targets"):
                 where = f"{path.name}: {panel.get('title')} ({target.get('refId')})"

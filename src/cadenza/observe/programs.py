@@ -7,7 +7,7 @@ from typing import NamedTuple
 INSTALL = (
     "Debian, Ubuntu: apt-get install prometheus prometheus-alertmanager; macOS: brew install prometheus alertmanager"
 )
-_TIMEOUT_S = 120
+_TIMEOUT_S = 300
 
 
 class Program(NamedTuple):
@@ -35,14 +35,14 @@ class Answer(NamedTuple):
     text: str
 
 
-def ask(path: str, *arguments: str) -> Answer:
-    """Run a program to its end, two minutes at most."""
+def ask(path: str, *arguments: str, timeout_s: float = _TIMEOUT_S) -> Answer:
+    """Run a program to its end, five minutes at most unless told."""
     try:
         done = subprocess.run(
-            [path, *arguments], capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
+            [path, *arguments], capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False
         )
     except subprocess.TimeoutExpired:
-        return Answer(False, f"{path} did not end within {_TIMEOUT_S} s")
+        return Answer(False, f"{path} did not end within {timeout_s:g} s")
     except OSError as error:
         return Answer(False, f"{path} could not be run: {error.strerror}")
     return Answer(done.returncode == 0, (done.stdout + done.stderr).strip())

@@ -27,11 +27,7 @@ _NODE = [
 def prometheus_config(settings: Settings) -> dict[str, object]:
     """prometheus.yml as plain values."""
     return {
-        "global": {
-            "scrape_interval": f"{SCRAPE_INTERVAL_S}s",
-            "scrape_timeout": f"{SCRAPE_INTERVAL_S}s",
-            "evaluation_interval": f"{EVALUATION_INTERVAL_S}s",
-        },
+        "global": {"evaluation_interval": f"{EVALUATION_INTERVAL_S}s"},
         "rule_files": list(RULE_FILES),
         "alerting": {"alertmanagers": [{"static_configs": [{"targets": [settings.alertmanager]}]}]},
         "scrape_configs": [
@@ -43,7 +39,15 @@ def prometheus_config(settings: Settings) -> dict[str, object]:
 
 
 def _job(name: str, targets: list[dict[str, object]]) -> dict[str, object]:
-    return {"job_name": name, "static_configs": targets, "relabel_configs": _NODE}
+    # The interval stands in the job, so that it comes along where a job is copied.
+    interval = f"{SCRAPE_INTERVAL_S}s"
+    return {
+        "job_name": name,
+        "scrape_interval": interval,
+        "scrape_timeout": interval,
+        "static_configs": targets,
+        "relabel_configs": _NODE,
+    }
 
 
 def _engine(target: Target) -> dict[str, object]:
@@ -52,4 +56,5 @@ def _engine(target: Target) -> dict[str, object]:
         labels["__scheme__"] = target.scheme
     if target.path != "/metrics":
         labels["__metrics_path__"] = target.path
+        labels["instance"] = target.instance
     return {"targets": [target.address]} | ({"labels": labels} if labels else {})

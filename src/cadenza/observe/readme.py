@@ -1,5 +1,6 @@
 """The README of a bundle: how to run it, what is in it, what its alerts say."""
 
+import shlex
 from pathlib import Path
 
 from cadenza.observe.alerts import LOADED_STREAMS, alerts
@@ -21,25 +22,40 @@ alone and named (`--force` overwrites them), all others are brought up to date.
 prometheus alertmanager`). In the foreground, data in `{folder}/data`, on this machine alone:
 
     cadenza exporter                 on each machine with cards
-    cadenza exporter --runs runs     where sweeps are started
-    cadenza observe up {folder}
+    cadenza exporter --runs runs     where sweeps are started, in place of it if that machine has cards, too
+    cadenza observe up {quoted}
 
-Prometheus is then at http://{prometheus}, Alertmanager at http://{alertmanager}. Ctrl-C stops both.
+Prometheus is then at http://{prometheus}, Alertmanager at http://{alertmanager}. Ctrl-C stops both. Debian's packages
+start servers of their own at the usual ports: end them with `sudo systemctl disable --now prometheus
+prometheus-alertmanager`, or take other ports with `--prometheus` and `--alertmanager` of init. Thirty days of scrapes
+are kept, 0.1 to 0.2 GB a day for a thousand series.
 
-**A Prometheus that runs already**: copy the `scrape_configs` of `prometheus.yml` into its configuration, with their
-`relabel_configs` (alerts over a card and an engine need `node`), and both files of `rules/` except `tests.yml`.
+**A Prometheus that runs already**: copy the jobs `engine` and `exporter` of `prometheus.yml` into its `scrape_configs`,
+under these names and with their `relabel_configs` (alerts go by `job`, and over a card and an engine by `node`), and
+both files of `rules/` except `tests.yml`.
+
+**An engine or an exporter with a password, a token or a certificate of its own**: a job in `prometheus.yml` takes,
+beside its `static_configs`,
+
+    scheme: https
+    basic_auth: {{username: prometheus, password_file: /etc/prometheus/password}}
+    authorization: {{credentials_file: /etc/prometheus/token}}       # in place of basic_auth
+    tls_config: {{ca_file: /etc/prometheus/ca.crt}}
+
+The secrets stay in files of their own, which only Prometheus need read. From then on `init` leaves `prometheus.yml`
+alone.
 
 **Grafana from a package** (10 or newer, https://grafana.com/docs/grafana/latest/setup-grafana/installation/):
 
-    cp {folder}/grafana/provisioning/datasources/cadenza.yml /etc/grafana/provisioning/datasources/
-    cp {folder}/grafana/provisioning/dashboards/cadenza.yml /etc/grafana/provisioning/dashboards/
+    cp {quoted}/grafana/provisioning/datasources/cadenza.yml /etc/grafana/provisioning/datasources/
+    cp {quoted}/grafana/provisioning/dashboards/cadenza.yml /etc/grafana/provisioning/dashboards/
 
 Grafana's user must be able to read `{folder}/grafana/dashboards`. Or import the four files by hand: Dashboards, New,
 Import.
 
 **All in containers** (Linux; the containers share the host's network and listen on loopback):
 
-    docker compose -f {folder}/compose.yml up
+    docker compose -f {quoted}/compose.yml up
 
 Grafana is then at http://127.0.0.1:{grafana_port}, user and password `admin` until you set another. The containers'
 users must be able to read this folder.
@@ -57,7 +73,7 @@ users must be able to read this folder.
 | `grafana/provisioning/` | the data source and where the dashboards lie |
 | `compose.yml` | the three servers in containers |
 
-`cadenza observe check {folder}` checks all of it: with promtool and amtool where they are installed, and with a lint of
+`cadenza observe check {quoted}` checks all of it: with promtool and amtool where they are installed, and with a lint of
 its own that knows which metric names exist. Run it after every change.
 
 ## Alerts
@@ -90,6 +106,7 @@ def readme(settings: Settings, folder: Path) -> str:
         prometheus=settings.prometheus,
         alertmanager=settings.alertmanager,
         folder=folder,
+        quoted=shlex.quote(str(folder)),
         grafana_port=GRAFANA_PORT,
         alerts=rows,
         streams=LOADED_STREAMS,

@@ -1,9 +1,11 @@
 """rules/tests.yml: the situations of `cases` as `promtool test rules` reads them."""
 
 import re
+from itertools import groupby
 
 from cadenza.observe.alerts import Alert, alerts
-from cadenza.observe.cases import RECORDED_CASES, Case, Recorded, Samples, cases
+from cadenza.observe.cases import Case, Samples, cases
+from cadenza.observe.recorded import RECORDED_CASES, Recorded
 from cadenza.observe.rules import GROUPS
 
 STEP = "10s"
@@ -17,7 +19,7 @@ def rule_tests(slo_ttft_p99_s: float) -> dict[str, object]:
         "rule_files": ["recording.yml", "alerts.yml"],
         "evaluation_interval": STEP,
         "group_eval_order": list(GROUPS),
-        "tests": tests + [_recorded_test(case) for case in RECORDED_CASES],
+        "tests": tests + [_recorded_test(list(of)) for _, of in groupby(RECORDED_CASES, lambda case: case.samples)],
     }
 
 
@@ -42,13 +44,18 @@ def _alert_test(alert: Alert, case: Case) -> dict[str, object]:
     return _test(f"{alert.name} {told}: {case.why}", case.samples) | {"alert_rule_test": [rule]}
 
 
-def _recorded_test(case: Recorded) -> dict[str, object]:
+def _recorded_test(cases: list[Recorded]) -> dict[str, object]:
+    """Of the same samples, at several times."""
+    name = f"{cases[0].record}: {'; '.join(case.why for case in cases)}"
+    return _test(name, cases[0].samples) | {"promql_expr_test": [_expected(case) for case in cases]}
+
+
+def _expected(case: Recorded) -> dict[str, object]:
     labels = ", ".join(f'{name}="{value}"' for name, value in case.labels.items())
     # A function's result has no name.
     sample = {"labels": f"{'' if case.expr else case.record}{{{labels}}}", "value": case.value}
     samples = [] if case.value is None else [sample]
-    rule = {"expr": case.expr or case.record, "eval_time": case.at, "exp_samples": samples}
-    return _test(f"{case.record}: {case.why}", case.samples) | {"promql_expr_test": [rule]}
+    return {"expr": case.expr or case.record, "eval_time": case.at, "exp_samples": samples}
 
 
 def _test(name: str, samples: Samples) -> dict[str, object]:

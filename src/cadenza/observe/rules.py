@@ -7,7 +7,7 @@ of cadenza's own.
 from typing import NamedTuple
 
 from cadenza.observe import vocabulary as words
-from cadenza.observe.vocabulary import Series, by_model, card, card_rate, now, quantile, rate
+from cadenza.observe.vocabulary import Series, by_model, card, card_over, now, quantile, rate
 
 QUANTILES = ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
 VRAM = 'pool="vram"'
@@ -67,7 +67,8 @@ _CARDS = (
     # By the card's own counter where it has one that moves.
     Recording(
         "gpu:power_watts:mean1m",
-        f"max by (node, gpu) ({card_rate('energy_joules_total', '1m')}) > 0\nor avg_over_time(gpu:power_watts:max[1m])",
+        f"max by (node, gpu) ({card_over('rate', 'energy_joules_total', '1m')}) > 0\n"
+        "or avg_over_time(gpu:power_watts:max[1m])",
     ),
     Recording("node:engine_generation_tokens:rate1m", "sum by (node) (model:engine_generation_tokens:rate1m)"),
     Recording("node:engine_requests_running:sum", "sum by (node) (model:engine_requests_running:sum)"),

@@ -1,5 +1,6 @@
 """What a bundle is made for: which engines, which exporters, on which addresses, and what was promised."""
 
+import ipaddress
 import math
 import re
 from typing import NamedTuple
@@ -10,6 +11,9 @@ from cadenza.errors import UsageError
 from cadenza.observe.alerts import DEFAULT_SLO_TTFT_P99_S
 from cadenza.record import printable
 
+# A password would be written into a file that all may read, and into every label.
+_NO_SECRETS = "no password: write it into prometheus.yml as basic_auth or authorization, with password_file"
+_BRACKETS = " (IPv6 in brackets: [::1]:PORT)"
 _HOST = r"\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+"
 _ADDRESS = re.compile(rf"({_HOST}):([0-9]{{1,5}})")
 _URL = re.compile(
@@ -34,33 +38,50 @@ class Target(NamedTuple):
     address: str
     path: str
 
+    @property
+    def instance(self) -> str:
+        """What tells it from others: behind a gateway several have one address."""
+        return self.address + self.path.removesuffix("/metrics")
+
 
 def read_engine(url: str) -> Target:
     """An engine's base URL, with or without /v1. UsageError: it is none, or has a password in it."""
     found = _URL.fullmatch(url)
     if found is None:
         if "@" in url or "?" in url or "#" in url:
-            # A password would be written into a file, and into every label.
-            raise UsageError("--engine-url takes no password and no query: /metrics needs neither in vLLM")
-        raise UsageError(f"--engine-url {printable(url, 80)!r} is no URL of a server: write it as http://HOST:PORT")
+            raise UsageError(f"--engine-url takes {_NO_SECRETS}, and no query")
+        raise UsageError(
+            f"--engine-url {printable(url, 80)!r} is no URL of a server: write it as http://HOST:PORT{_BRACKETS}"
+        )
     scheme = found["scheme"] or "http"
-    address = read_address("--engine-url", f"{found['host']}:{found['port'] or (443 if scheme == 'https' else 80)}")
+    port = found["port"] or ("443" if scheme == "https" else "80")
+    address = read_address("--engine-url", f"{found['host']}:{port}")
     path = (found["path"] or "").rstrip("/").removesuffix("/metrics").removesuffix("/v1").rstrip("/")
     return Target(scheme, address, f"{path}/metrics")
 
 
 def read_address(flag: str, text: str) -> str:
     """HOST:PORT, checked. UsageError names the flag."""
+    if "@" in text:
+        raise UsageError(f"{flag} takes {_NO_SECRETS}")
     found = _ADDRESS.fullmatch(text)
-    if found is None or not 1 <= int(found[2]) <= 65535:
-        raise UsageError(f"{flag} {printable(text, 80)!r} is not HOST:PORT, as in 127.0.0.1:9101")
+    if found is None:
+        raise UsageError(f"{flag} {printable(text, 80)!r} is not HOST:PORT, as in 127.0.0.1:9101{_BRACKETS}")
+    if not 1 <= int(found[2]) <= 65535:
+        raise UsageError(f"{flag} {text}: {found[2]} is no port: they go from 1 to 65535")
+    if found[1].startswith("["):
+        try:
+            ipaddress.IPv6Address(found[1][1:-1])
+        except ValueError:
+            raise UsageError(f"{flag} {text}: {found[1]} is no IPv6 address") from None
     return text
 
 
 def check(settings: Settings) -> Settings:
-    """The settings as given. UsageError for the first that makes no sense."""
+    """The settings, each target once. UsageError for the first that makes no sense."""
+    engines: dict[Target, str] = {}
     for url in settings.engines:
-        read_engine(url)
+        engines.setdefault(read_engine(url), url)
     for address in settings.exporters:
         read_address("--exporter", address)
     for flag, address in (("--prometheus", settings.prometheus), ("--alertmanager", settings.alertmanager)):
@@ -69,9 +90,30 @@ def check(settings: Settings) -> Settings:
                 f"{flag} {address} is not on this machine alone: it has no password; write 127.0.0.1:PORT, and put a "
                 "proxy with one in front of it"
             )
+    if settings.prometheus == settings.alertmanager:
+        raise UsageError(f"--prometheus and --alertmanager are both {settings.prometheus}: two servers need two ports")
     if not (math.isfinite(settings.slo_ttft_p99_s) and settings.slo_ttft_p99_s > 0):
         raise UsageError(f"--slo-ttft-p99-s {settings.slo_ttft_p99_s:g} is not a number of seconds above 0")
-    return settings
+    return msgspec.structs.replace(
+        settings, engines=tuple(engines.values()), exporters=tuple(dict.fromkeys(settings.exporters))
+    )
+
+
+def node_of(address: str) -> str:
+    """The label `node` that prometheus.yml makes of HOST:PORT: the host, `localhost` for all names of this machine."""
+    host = address.rpartition(":")[0]
+    return "localhost" if host == "host.docker.internal" or is_loopback(address) else host
+
+
+def find_alone(settings: Settings) -> list[str]:
+    """A sentence for each engine without an exporter on its node: alerts over card and engine stay silent there."""
+    nodes = {node_of(address) for address in settings.exporters}
+    return [
+        f"no exporter is at {node_of(target.address)}, where the engine {target.instance} is: GpuHung and joules per "
+        f"token need both under one host name (cadenza exporter there, and --exporter {node_of(target.address)}:9101)"
+        for target in map(read_engine, settings.engines)
+        if node_of(target.address) not in nodes
+    ]
 
 
 def is_loopback(address: str) -> bool:

@@ -1,36 +1,27 @@
 """A real Prometheus (and Alertmanager) on a bundle, in the foreground, on this machine alone, until it is stopped."""
 
+import math
 import re
 import subprocess
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any
 
 from cadenza.errors import CadenzaError, UsageError
 from cadenza.observe.lint import read_yaml
-from cadenza.observe.programs import ALERTMANAGER, INSTALL, PROMETHEUS
+from cadenza.observe.processes import Log, Say, Server, end, start
+from cadenza.observe.programs import ALERTMANAGER, INSTALL, PROMETHEUS, PROMTOOL, ask
 from cadenza.observe.settings import Settings, is_loopback
 
 RETENTION = "30d"
-_STOP_S = 15.0
 _LOOK_S = 0.1
-# logfmt: key=value key="value with \" in it"
-_FIELD = re.compile(r'(\w+)=("(?:\\.|[^"\\])*"|\S*)')
-_READY = {"prometheus": "Server is ready to receive web requests", "alertmanager": "Listening"}
-# Of the signal that we sent: Prometheus 2's words, and 3's.
-_ASKED = ("Received SIGTERM", "Received an OS signal")
-
-Say = Callable[[str], None]
-
-
-class Server(NamedTuple):
-    """A program to start, what it is called, and where it will be."""
-
-    name: str
-    arguments: list[str]
-    url: str
+# After so long every target has been read, or failed to be.
+_SETTLED_S = 8.0
+_ASK_S = 5.0
+# Of now: what was so when the last one ended is still to be found for five minutes.
+_SILENT = "up == 0 and time() - timestamp(up) < 5"
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 def servers(folder: Path, say: Say) -> list[Server]:
@@ -41,13 +32,13 @@ def servers(folder: Path, say: Say) -> list[Server]:
     wrong: list[str] = []
     config = read_yaml(folder / "prometheus.yml", "prometheus.yml", wrong)
     if wrong or not isinstance(config, dict):
-        raise UsageError(
-            f"{folder} is no bundle ({'; '.join(wrong) or 'prometheus.yml is empty'}): `cadenza observe init {folder}`"
-        )
+        what = "; ".join(wrong) or "prometheus.yml is empty"
+        deed = "check" if (folder / "prometheus.yml").is_file() else "init"
+        raise UsageError(f"{folder} cannot be run: {what}. `cadenza observe {deed} {folder}`")
     prometheus = PROMETHEUS.find()
     if prometheus is None:
         raise CadenzaError(
-            f"prometheus is not installed. {INSTALL}; or containers: docker compose -f {folder}/compose.yml up"
+            f"prometheus is not installed. {INSTALL}; or containers: docker compose -f {folder / 'compose.yml'} up"
         )
     address, other = _addresses(config)
     data = folder / "data"
@@ -70,6 +61,8 @@ def servers(folder: Path, say: Say) -> list[Server]:
     if alertmanager is None:
         say(f"Alertmanager is not installed: alerts show at {found[0].url}/alerts, and nobody is told. {INSTALL}")
         return found
+    if _is_mute(folder):
+        say(f"nobody is told of alerts yet: fill in the receivers of {folder / 'alertmanager.yml'}")
     arguments = [
         alertmanager,
         f"--config.file={folder / 'alertmanager.yml'}",
@@ -93,6 +86,13 @@ def _addresses(config: dict[str, Any]) -> tuple[str, str | None]:
     return own, other if other is not None and is_loopback(other) else None
 
 
+def _is_mute(folder: Path) -> bool:
+    """Whether alertmanager.yml has receivers, and none of them a way to tell anybody."""
+    config = read_yaml(folder / "alertmanager.yml", "alertmanager.yml", [])
+    receivers = config.get("receivers") if isinstance(config, dict) else None
+    return isinstance(receivers, list) and not any(isinstance(one, dict) and len(one) > 1 for one in receivers)
+
+
 def _target(holder: Any) -> str | None:
     try:
         return str(holder["static_configs"][0]["targets"][0])
@@ -105,79 +105,57 @@ def run(folder: Path, stop: Callable[[], bool], say: Say) -> None:
 
     CadenzaError: one of them could not be started, or ended by itself; the others are stopped then as well.
     """
-    wanted = servers(folder.resolve(), say)
+    folder = folder.resolve()
+    wanted = servers(folder, say)
     for server in wanted:
-        (folder / "data" / server.name).mkdir(parents=True, exist_ok=True)
-    started: list[tuple[Server, subprocess.Popen[str], threading.Thread]] = []
+        data = folder / "data" / server.name
+        try:
+            data.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CadenzaError(f"{data}, for the data of {server.name}, cannot be made: {error.strerror}") from None
+    say(f"starting {' and '.join(server.name for server in wanted)} on {folder}; Ctrl-C stops")
+    processes: list[subprocess.Popen[str]] = []
+    logs: list[Log] = []
     try:
+        # All processes before the first thread, since a fork takes only the thread along that forks.
         for server in wanted:
-            process = _start(server)
-            reader = threading.Thread(target=_forward, args=(server, process.stderr, say), daemon=True)
-            reader.start()
-            started.append((server, process, reader))
-        while not stop():
-            for server, process, reader in started:
-                if (code := process.poll()) is not None:
-                    reader.join(1)
-                    raise CadenzaError(
-                        f"{server.name} ended by itself with exit code {code}; what it said stands above"
-                    )
-            time.sleep(_LOOK_S)
+            process = start(server)
+            processes.append(process)
+        logs += [Log(server, process.stderr, say) for server, process in zip(wanted, processes, strict=True)]
+        _watch(wanted, processes, logs, stop, say)
     finally:
         # Prometheus first: it may still have something to tell Alertmanager.
-        _stop([process for _, process, _ in reversed(started)])
-        for _, _, reader in started:
-            reader.join(1)
+        end(processes[::-1])
+        for log in logs:
+            log.join()
 
 
-def _start(server: Server) -> subprocess.Popen[str]:
-    try:
-        return subprocess.Popen(
-            server.arguments,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            # Ctrl-C is ours to pass on, once.
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise CadenzaError(f"{server.arguments[0]} could not be started: {error.strerror}") from None
+def _watch(
+    wanted: list[Server], processes: list[subprocess.Popen[str]], logs: list[Log], stop: Callable[[], bool], say: Say
+) -> None:
+    ask_s = time.monotonic() + _SETTLED_S
+    while not stop():
+        for server, process, log in zip(wanted, processes, logs, strict=True):
+            if (code := process.poll()) is not None and not stop():
+                log.join()
+                raise CadenzaError(f"{server.name} ended by itself with exit code {code}; {log.explain()}")
+        if time.monotonic() > ask_s:
+            silent = find_silent(wanted[-1].url)
+            ask_s = math.inf if silent is not None else time.monotonic() + _SETTLED_S
+            for sentence in silent or ():
+                say(sentence)
+        time.sleep(_LOOK_S)
 
 
-def _stop(processes: list[subprocess.Popen[str]]) -> None:
-    """Ask all to end, give them time to write their data down, and end those by force that have not."""
-    for process in processes:
-        process.terminate()
-    until = time.monotonic() + _STOP_S
-    for process in processes:
-        try:
-            process.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _forward(server: Server, lines: IO[str] | None, say: Say) -> None:
-    if lines is None:
-        return
-    with lines:
-        for line in lines:
-            if (told := tell(server, line)) is not None:
-                say(told)
-
-
-def tell(server: Server, line: str) -> str | None:
-    """A line of a server's log as it is told: warnings and errors, that it is ready, and what is no log line."""
-    fields = {key: value.strip('"').replace('\\"', '"') for key, value in _FIELD.findall(line)}
-    if "level" not in fields:
-        return f"{server.name}: {line.strip()}" if line.strip() else None
-    level, message = fields["level"].lower(), fields.get("msg", "")
-    if level in ("warn", "error") and not message.startswith(_ASKED):
-        error = fields.get("err") or fields.get("error")
-        where = fields.get("scrape_pool") or fields.get("component")
-        return f"{server.name}: {level}: {message}" + (f" ({where})" if where else "") + (f": {error}" if error else "")
-    if message.startswith(_READY[server.name]):
-        return f"{server.name} is ready at {server.url}"
-    return None
+def find_silent(prometheus: str) -> list[str] | None:
+    """A sentence for each target that Prometheus cannot read; None: it says nothing yet, or there is no promtool."""
+    promtool = PROMTOOL.find()
+    answer = ask(promtool, "query", "instant", prometheus, _SILENT, timeout_s=_ASK_S) if promtool else None
+    if answer is None or not answer.ok:
+        return None
+    found = [dict(_LABEL.findall(line)) for line in answer.text.splitlines()]
+    return [
+        f"no answer yet from {labels['job']} at {labels['instance']}: {prometheus}/targets says why"
+        for labels in found
+        if "job" in labels and "instance" in labels
+    ]

@@ -27,6 +27,8 @@ TTFT = Series("vllm:time_to_first_token_seconds", "sglang:time_to_first_token_se
 ITL = Series("vllm:inter_token_latency_seconds", "sglang:inter_token_latency_seconds")
 E2E = Series("vllm:e2e_request_latency_seconds", "sglang:e2e_request_latency_seconds")
 QUEUE = Series("vllm:request_queue_time_seconds", "sglang:queue_time_seconds")
+# What moves while a long prompt is computed piece by piece, of which no counter of tokens tells before its end.
+PROGRESS = Series("vllm:kv_cache_usage_perc", "sglang:token_usage", "llamacpp:n_decode_total")
 
 # Every rank of an SGLang engine may tell the engine's gauges: one is enough. Versions differ in which ranks they label.
 _FIRST_RANK = 'tp_rank=~"0?",pp_rank=~"0?"'
@@ -34,13 +36,18 @@ _FIRST_RANK = 'tp_rank=~"0?",pp_rank=~"0?"'
 
 def now(series: Series, where: str = "", offset: str = "") -> str:
     """The gauge, of whichever engine has it. `where`: matchers, `offset`: as in "offset 1h"."""
-    vllm, sglang, llamacpp = series
-    parts = [_select(vllm, where, offset)]
-    if sglang:
-        parts.append(_select(sglang, f"{where},{_FIRST_RANK}" if where else _FIRST_RANK, offset))
-    if llamacpp:
-        parts.append(_select(llamacpp, where, offset))
-    return " or ".join(parts)
+    return " or ".join(_gauges(series, where, offset))
+
+
+def lately(series: Series) -> str:
+    """The gauge as it was told last, within 15 s: an engine under load answers a scrape a second late now and then, and
+    without that one sample every alert's `for` would begin anew."""
+    return _over("last_over_time", _gauges(series), "15s")
+
+
+def changes(series: Series, window: str) -> str:
+    """How often the gauge changed within `window`."""
+    return _over("changes", _gauges(series), window)
 
 
 def rate(series: Series, window: str, where: str = "", offset: str = "", suffix: str = "") -> str:
@@ -69,8 +76,23 @@ def card(name: str, where: str = "", offset: str = "") -> str:
     return " or ".join(_select(f"{maker}_{name}", where, offset) for maker in ("amdgpu", "nvidia"))
 
 
-def card_rate(name: str, window: str, where: str = "") -> str:
-    return " or ".join(f"rate({_select(f'{maker}_{name}', where, '')}[{window}])" for maker in ("amdgpu", "nvidia"))
+def card_over(function: str, name: str, window: str, where: str = "") -> str:
+    """`function` of a series of the cards over `window`: rate, avg_over_time, …"""
+    return _over(function, [_select(f"{maker}_{name}", where, "") for maker in ("amdgpu", "nvidia")], window)
+
+
+def _over(function: str, selectors: list[str], window: str) -> str:
+    return " or ".join(f"{function}({selector}[{window}])" for selector in selectors)
+
+
+def _gauges(series: Series, where: str = "", offset: str = "") -> list[str]:
+    vllm, sglang, llamacpp = series
+    parts = [_select(vllm, where, offset)]
+    if sglang:
+        parts.append(_select(sglang, f"{where},{_FIRST_RANK}" if where else _FIRST_RANK, offset))
+    if llamacpp:
+        parts.append(_select(llamacpp, where, offset))
+    return parts
 
 
 def _select(name: str, where: str, offset: str) -> str:

@@ -11,6 +11,10 @@ class _Dumper(yaml.SafeDumper):
         """Items of a list stand further in than the list's name."""
         super().increase_indent(flow, False)
 
+    def ignore_aliases(self, data: Any) -> bool:
+        """Each part whole: one that refers to another cannot be copied into another file."""
+        return True
+
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
