@@ -1,6 +1,7 @@
 """`cadenza exporter`'s arguments and its one page; only the marked tests serve, as processes of their own."""
 
 import argparse
+import errno
 import http.client
 import os
 import shutil
@@ -19,10 +20,11 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from cadenza.cli import exporter
 from cadenza.engine.board.boards import Board
-from cadenza.errors import UsageError
+from cadenza.errors import CadenzaError, UsageError
 from cadenza.record import PointStatus
 from cadenza.store.manifest import RunStatus
 from cadenza.store.rundir import create_run
+from cadenza.telemetry.kernel_log import KernelLog
 from cadenza.telemetry.reading import Collected, Reading
 from support.runs import manifest
 
@@ -98,7 +100,10 @@ def test_the_articles_names_are_added_on_request(capsys: pytest.CaptureFixture[s
         ["--root", "/dev/null"],
         ["--web-config", "/does/not/exist"],
         ["--smi-json", "/does/not/exist"],
+        ["--smi-json", "/dev/null"],
+        ["--smi-json", "/"],
         ["--kernel-log", "/does/not/exist"],
+        ["--kernel-log", "/dev/null"],
         ["--runs", "/does/not/exist"],
         ["--runs", "/dev/null"],
     ],
@@ -106,6 +111,74 @@ def test_the_articles_names_are_added_on_request(capsys: pytest.CaptureFixture[s
 def test_what_makes_no_sense_is_a_usage_error(argv: list[str]) -> None:
     with pytest.raises(UsageError):
         run("--once", *argv)
+
+
+@pytest.mark.usefixtures("fake")
+def test_one_page_does_not_wait_for_a_long_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--once", "--interval", "3600") == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert f'\namdgpu_busy_ratio{{gpu="{ADDRESS}"}} 0.5\n' in out
+
+
+def test_who_has_nothing_for_the_page_is_named_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "proc").mkdir()
+    shutil.copy("/proc/stat", tmp_path / "proc/stat")
+    assert run("--once", "--root", str(tmp_path), "--kernel-log", "none", "--interval", "0.05") == 0
+    out, err = capsys.readouterr()
+    assert err == "amdgpu has nothing to tell: absent\npcie has nothing to tell: absent\n"
+    assert "\ncadenza_host_cores " in out
+
+
+class Held:
+    """A stdout whose reader is gone, or whose disk is full; and whether the collectors had ended by then."""
+
+    def __init__(self, number: int, closed: list[str]) -> None:
+        self._number = number
+        self.closed_before: list[str] | None = None
+        self._closed = closed
+
+    def write(self, text: str) -> int:
+        self.closed_before = list(self._closed)
+        raise OSError(self._number, os.strerror(self._number))
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "said"),
+    [
+        (errno.ENOSPC, CadenzaError, "the page cannot be written: No space left"),
+        (errno.EPIPE, BrokenPipeError, "Broken pipe"),
+    ],
+)
+def test_a_page_that_cannot_be_written_leaves_no_child_behind(
+    number: int, error: type[Exception], said: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+    monkeypatch.setattr(KernelLog, "close", lambda log: closed.append(log.name))
+    stdout = Held(number, closed)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    with pytest.raises(error, match=said):
+        run("--once", "--root", str(root), "--interval", "0.05")
+    assert stdout.closed_before == ["kernel"]
+
+
+def test_what_may_not_be_looked_at_is_a_usage_error_too(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.stat
+
+    def refuse(path: Path, **named: Any) -> os.stat_result:
+        if path.is_relative_to("/secret"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path, **named)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    for flag in ("--root", "--runs", "--smi-json", "--kernel-log"):
+        with pytest.raises(UsageError, match=f"{flag} /secret/x: permission denied"):
+            run("--once", *(() if flag == "--root" else ("--root", str(root))), flag, "/secret/x")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(UsageError, match="cannot be entered"):
+        run("--once", "--root", str(root))
 
 
 def names(*argv: str) -> list[str]:
@@ -227,6 +300,29 @@ def test_a_card_that_vanishes_is_down_and_tells_nothing_more(root: Path) -> None
         assert gpus(page, "amdgpu_up")[lost] == 0
         assert lost not in gpus(page, "amdgpu_busy_ratio")
         assert len(gpus(page, "amdgpu_busy_ratio")) == 1
+
+
+@pytest.mark.slow
+def test_a_service_that_starts_before_the_first_run_waits_for_its_folder(root: Path, tmp_path: Path) -> None:
+    """And so for the other tool's text, which somebody writes now and then."""
+    folder, text = tmp_path / "later/runs", tmp_path / "later/smi.json"
+    late = ("--runs", str(folder), "--smi-json", str(text))
+    with exporting("--root", str(root), "--kernel-log", "none", *late) as (process, port):
+        assert process.stderr is not None
+        assert process.stderr.readline() == f"warning: --runs {folder}: there is no such folder yet; it is waited for\n"
+        assert "--smi-json" in process.stderr.readline()
+        assert "cadenza_runs_running" not in scrape(port)
+        writer = create_run(folder / "r1", manifest())
+        text.write_text('{"card0": {"PCI Bus": "0000:83:00.0", "GPU use (%)": "50"}}')
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            page = scrape(port)
+            if "cadenza_runs_running" in page and "0000:83:00.0" in gpus(page, "amdgpu_busy_ratio"):
+                break
+            time.sleep(0.05)
+        writer.close(RunStatus.COMPLETE)
+        assert [sample.value for sample in page["cadenza_runs_running"].samples] == [1]
+        assert gpus(page, "amdgpu_busy_ratio")["0000:83:00.0"] == 0.5
 
 
 @pytest.mark.slow

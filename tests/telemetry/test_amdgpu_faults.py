@@ -108,6 +108,67 @@ def test_another_card_under_the_same_name_is_another_card(mixed: Path) -> None:
     assert told(collected, other)["busy_ratio"] == 0.97
 
 
+def exchange(card: Path, aside: Path) -> None:
+    """A copy of the card in its place: a driver took it anew."""
+    card.rename(aside)
+    shutil.copytree(aside, card)
+
+
+def test_another_card_at_the_same_address_is_another_card_at_once(mixed: Path, tmp_path: Path) -> None:
+    clock = ManualClock()
+    collector = AmdgpuCollector(mixed, clock=clock)
+    collector.collect()
+    exchange(mixed / "sys/class/drm/card1", tmp_path / "aside")
+    write(device(mixed) / "serial_number", "fedcba987654\n")
+    write(device(mixed) / "hwmon/hwmon4/power1_cap", "150000000\n")
+    write(device(mixed) / "ras/umc_err_count", "ue: 0\nce: 0\n")
+    clock.advance_to(10**8)
+    collected = collector.collect()
+    assert info(collected, MI50)["serial"] == "fedcba987654"
+    now = {"power_cap_watts": 150, "ras_errors_total.umc.correctable": 0}
+    assert told(collected, MI50) == pytest.approx(MI50_TOLD | now)
+
+
+def test_a_driver_that_was_loaded_anew_is_told_by_its_version(mixed: Path, tmp_path: Path) -> None:
+    """Also one that comes only after the collector: until then the kernel's version would stand for it."""
+    (mixed / "proc/sys/kernel").mkdir(parents=True)
+    write(mixed / "proc/sys/kernel/osrelease", "6.11.0\n")
+    card, aside = mixed / "sys/class/drm/card1", tmp_path / "aside"
+    card.rename(aside)
+    collector = AmdgpuCollector(mixed)
+    assert info(collector.collect(), RX)["driver"] == "6.11.0"
+    (mixed / "sys/module/amdgpu").mkdir(parents=True)
+    write(mixed / "sys/module/amdgpu/version", "6.10.5\n")
+    aside.rename(card)
+    assert info(collector.collect(), MI50)["driver"] == "6.10.5"
+    write(mixed / "sys/module/amdgpu/version", "6.12.12\n")
+    exchange(card, aside)
+    assert info(collector.collect(), MI50)["driver"] == "6.12.12"
+
+
+def test_kfd_may_count_its_changes_to_the_same_number_again(mixed: Path, tmp_path: Path) -> None:
+    collector = AmdgpuCollector(mixed)
+    assert info(collector.collect(), MI50)["kfd_node"] == "1"
+    nodes = mixed / "sys/class/kfd/kfd/topology/nodes"
+    (nodes / "1").rename(nodes / "7")
+    exchange(mixed / "sys/class/drm/card1", tmp_path / "aside")
+    assert info(collector.collect(), MI50)["kfd_node"] == "7"
+
+
+def test_a_card_that_was_not_passed_in_is_not_told(mixed: Path) -> None:
+    for card, node in (("card1", "renderD128"), ("card2", "renderD129")):
+        (device(mixed, card) / "drm" / node).mkdir(parents=True)
+    (mixed / "dev/dri").mkdir(parents=True)
+    write(mixed / "dev/dri/renderD129", "")
+    collector = AmdgpuCollector(mixed)
+    collected = collector.collect()
+    assert {dict(reading.labels)["gpu"] for reading in collected.readings} == {RX}
+    assert told(collected, RX) == pytest.approx(RX_TOLD)
+    shutil.rmtree(mixed / "sys/class/drm/card2")
+    shutil.rmtree(mixed / "sys/class/drm/renderD129")
+    assert [(dict(r.labels)["gpu"], r.value) for r in collector.collect().readings] == [(RX, 0.0)]
+
+
 def test_a_state_that_cannot_be_told_is_not_tried_out(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(device(mixed) / "power/runtime_status", "dreaming\n")
     names = opened_below(device(mixed), monkeypatch)

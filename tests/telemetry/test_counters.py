@@ -32,6 +32,18 @@ def test_a_chip_that_began_anew_goes_on_from_where_it_stood() -> None:
     assert counter.add(150.0, 101.0) == 30_150.0
 
 
+def test_a_card_that_slept_has_not_wrapped() -> None:
+    """An hour would be time enough for a wrap; and what only stood still goes on from where it stood."""
+    counter = EnergyCounter()
+    counter.add(1_000.0, 100.0)
+    counter.rest()
+    assert counter.add(5.0, 3700.0) == 1_005.0
+    counter.rest()
+    assert counter.add(6.0, 7300.0) == 1_006.0
+    assert counter.add(65_500.0, 7500.0) == 66_500.0
+    assert counter.add(64.0, 7500.5) == 1_000 + 65_536 + 64
+
+
 def test_a_wide_counter_that_falls_began_anew() -> None:
     counter = EnergyCounter()
     counter.add(1_883_801.0, 10.0)

@@ -104,6 +104,63 @@ def test_who_a_card_is_is_not_read_twice(tmp_path: Path, monkeypatch: pytest.Mon
     ]
 
 
+def test_a_card_that_was_taken_anew_has_another_life(tmp_path: Path) -> None:
+    """Its folder is another; the bus's `uevent` stays, but the driver that it names may be another too."""
+    device = add_card(tmp_path, "card1")
+    known: KnownCards = {}
+    (before,) = find_cards(tmp_path, known)
+    assert find_cards(tmp_path, known) == [before]
+    card = tmp_path / "sys/class/drm/card1"
+    card.rename(tmp_path / "before")
+    add_card(tmp_path, "card1")
+    (after,) = find_cards(tmp_path, known)
+    assert after.life != before.life
+    assert after._replace(life=before.life) == before
+    stamp = (device / "uevent").stat()
+    (device / "uevent").write_text("DRIVER=radeon\nPCI_SLOT_NAME=0000:03:00.0\n", encoding="ascii")
+    os.utime(device / "uevent", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    card.rename(tmp_path / "amdgpu's")
+    card.mkdir()
+    (tmp_path / "amdgpu's/device").rename(card / "device")
+    assert find_cards(tmp_path, known) == []
+
+
+def add_node(root: Path, device: Path, node: str) -> None:
+    """A render node as sysfs has it; not the device file."""
+    (device / "drm" / node).mkdir(parents=True)
+    (root / "sys/class/drm" / node).mkdir()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "cards"),
+    [
+        (None, ["card1", "card2", "card3"]),  # sysfs alone
+        ([], ["card1", "card2", "card3"]),
+        (["card1", "card2", "by-path"], ["card1", "card2", "card3"]),
+        (["renderD128", "renderD129", "card1", "card2"], ["card1", "card2", "card3"]),  # a host: all are there
+        (["renderD129"], ["card2", "card3"]),
+        (["renderD128", "card1"], ["card1", "card3"]),
+        (["renderD200"], ["card3"]),  # of a card that is gone: its neighbours are still not ours
+        (["renderD129", "renderD200"], ["card2", "card3"]),
+        (["renderD129", "renderD130"], ["card1", "card2", "card3"]),  # a partition, or another maker's
+        (["renderD130"], ["card1", "card2", "card3"]),
+    ],
+)
+def test_in_a_container_only_the_cards_that_were_passed_in(
+    tmp_path: Path, nodes: list[str] | None, cards: list[str]
+) -> None:
+    """Of the third card the files do not tell the node: it stays."""
+    add_node(tmp_path, add_card(tmp_path, "card1", slot="0000:03:00.0"), "renderD128")
+    add_node(tmp_path, add_card(tmp_path, "card2", slot="0000:43:00.0"), "renderD129")
+    add_card(tmp_path, "card3", slot="0000:83:00.0")
+    (tmp_path / "sys/class/drm/renderD130").mkdir()
+    if nodes is not None:
+        (tmp_path / "dev/dri").mkdir(parents=True)
+    for node in nodes or []:
+        (tmp_path / "dev/dri" / node).touch()
+    assert [path.card for path in find_cards(tmp_path)] == cards
+
+
 def test_no_tree_is_no_cards(tmp_path: Path) -> None:
     assert find_cards(tmp_path / "nowhere") == []
 

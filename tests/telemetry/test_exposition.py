@@ -2,9 +2,10 @@
 
 import shutil
 import subprocess
+import threading
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
@@ -89,30 +90,66 @@ def test_what_is_kept_of_a_page_never_changes_what_the_next_one_says() -> None:
 PAGES = st.lists(
     st.dictionaries(
         st.tuples(
-            st.sampled_from(["amdgpu_temperature_celsius", "amdgpu_throttle_seconds_total", "cadenza_exporter_info"]),
-            st.sampled_from(["edge", "mem", 'a "b" \\', "c d\n# e"]),
+            st.sampled_from(
+                [
+                    *("amdgpu_temperature_celsius", "amdgpu_throttle_seconds_total", "cadenza_exporter_info"),
+                    *("amdgpu_busy_ratio", "cadenza_kernel_log_lost_total"),
+                ]
+            ),
+            st.sampled_from(["edge", "mem", 'a "b" \\', "c d\n# e", ""]),
         ),
-        st.sampled_from([0.0, 1.0, 12.5, -3.0, 1e6, 1e7, 1.5e300, 2.0**53]),
+        st.sampled_from([0.0, 1.0, 12.5, -3.0, 1e6, 1e7, 1.5e300, 2.0**53, float("inf"), float("nan")]),
     ),
     max_size=6,
 )
 
 
-@given(PAGES, st.booleans())
-def test_any_page_after_any_other_is_as_if_it_were_the_first(pages: Pages, openmetrics: bool) -> None:
-    kept: Kept = {}
+def tables(pages: Pages, article_names: bool) -> list[Table]:
+    """Each page as two collectors tell it, of which the second repeats all that the first says, with other values."""
+    found: list[Table] = []
     for page in pages:
-        table: Table = {}
-        add(
-            table,
-            [
-                Reading(
-                    name, (("version", text),) if name.endswith("_info") else (GPU, (FAMILIES[name].labels[1], text)), v
-                )
-                for (name, text), v in page.items()
-            ],
-        )
+        readings = [
+            Reading(name, tuple((label, GPU[1] if label == "gpu" else text) for label in FAMILIES[name].labels), value)
+            for (name, text), value in page.items()
+        ]
+        again = [reading._replace(value=reading.value + 1) for reading in readings]
+        found.append(tabulate([state("a", *readings), state("b", *again)], "0", len(found), article_names))
+    return found
+
+
+@given(PAGES, st.lists(st.booleans(), min_size=6, max_size=6), st.booleans())
+def test_any_page_after_any_other_is_as_if_it_were_the_first(
+    pages: Pages, formats: list[bool], article_names: bool
+) -> None:
+    kept: Kept = {}
+    for table, openmetrics in zip(tables(pages, article_names), formats, strict=False):
         assert render(table, openmetrics, kept) == render(table, openmetrics)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(PAGES, min_size=2, max_size=4))
+def test_scrapers_at_once_do_not_get_each_others_pages(scrapers: list[Pages]) -> None:
+    """One cache, a thread a scraper, each with pages of its own in both formats."""
+    kept: Kept = {}
+    wrong: list[bytes] = []
+    together = threading.Barrier(len(scrapers))
+
+    def scrape(pages: list[tuple[Table, bytes]], openmetrics: bool) -> None:
+        together.wait(10)
+        for _ in range(5):
+            wrong.extend(page for table, page in pages if render(table, openmetrics, kept) != page)
+
+    threads = []
+    for number, pages in enumerate(scrapers):
+        openmetrics = number % 2 == 1
+        wanted = [(table, render(table, openmetrics)) for table in tables(pages, article_names=True)]
+        threads.append(threading.Thread(target=scrape, args=(wanted, openmetrics)))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
+    assert wrong == []
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), st.floats(allow_nan=False))

@@ -317,6 +317,21 @@ def test_no_card_at_all_is_absent_and_an_unloaded_driver_begins_anew() -> None:
     assert library.inits == 2
 
 
+def test_a_driver_that_begins_anew_may_count_other_cards_and_have_another_version() -> None:
+    library = Nvml(h200(), h200(busId="00000000:17:00.0"))
+    collector = NvmlCollector(library)
+    collector.collect()
+    library.broken["count"] = NVMLError(DRIVER_NOT_LOADED)
+    collector.collect()
+    del library.broken["count"]
+    library.cards = [h200(busId="00000000:17:00.0") | {("VbiosVersion",): "96.00.A0"}]
+    readings = collector.collect().readings
+    up = {reading.labels[0][1]: reading.value for reading in readings if reading.name == "nvidia_up"}
+    assert up == {"0000:17:00.0": 1, GPU: 0}
+    (info,) = (dict(reading.labels) for reading in readings if reading.name == "nvidia_info")
+    assert info["vbios"] == "96.00.A0"
+
+
 def test_throughput_is_asked_for_only_where_wanted() -> None:
     told = values(NvmlCollector(Nvml(h200()), pcie=False).collect())
     assert not any("bytes_per_second" in key[0] for key in told)

@@ -1,6 +1,7 @@
 """What the exporter answers, as bytes in and bytes out: no socket."""
 
 import gzip
+import re
 from http import HTTPStatus
 
 import pytest
@@ -159,6 +160,24 @@ def test_the_landing_page_tells_cards_and_collectors_and_escapes_both() -> None:
     assert "<td>amdgpu</td><td>ok</td><td>0.5 s ago</td><td>absent 2</td>" in text
     assert NASTY not in text
     assert "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;&amp;" in text
+
+
+def test_the_landing_page_tells_who_is_down_and_who_sleeps() -> None:
+    def card(gpu: str, product: str) -> Reading:
+        values = dict.fromkeys(INFO, "x") | {"gpu": gpu, "product": product}
+        return Reading("amdgpu_info", tuple((name, values[name]) for name in INFO), 1.0)
+
+    a, b, c, d = ((("gpu", f"0000:0{n}:00.0"),) for n in range(1, 5))
+    page = make_site(
+        *(card(a[0][1], "A"), Reading("amdgpu_up", a, 1.0), Reading("amdgpu_suspended", a, 0.0)),
+        *(card(b[0][1], "B"), Reading("amdgpu_up", b, 1.0), Reading("amdgpu_suspended", b, 1.0)),
+        *(Reading("amdgpu_up", c, 0.0), Reading("nvidia_up", d, 0.0)),
+    ).answer(get("/"), OPEN)
+    rows = re.findall(r"<tr><td>(0000:.*?)</td></tr>", page.body.decode())
+    assert [tuple(row.split("</td><td>")) for row in rows] == [
+        *(("0000:01:00.0", "A", "up"), ("0000:02:00.0", "B", "asleep")),
+        *(("0000:03:00.0", "", "down"), ("0000:04:00.0", "", "down")),
+    ]
 
 
 def test_health_other_paths_and_other_methods() -> None:

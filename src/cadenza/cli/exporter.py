@@ -3,13 +3,15 @@
 import argparse
 import importlib.util
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 
 from cadenza import __version__
 from cadenza.cli.signals import stop_on_signals
-from cadenza.errors import UsageError
+from cadenza.errors import CadenzaError, UsageError
 from cadenza.sweep.announce import RunCollector
 from cadenza.telemetry import amd_smi, rocm_smi
 from cadenza.telemetry.amdgpu import AmdgpuCollector
@@ -70,16 +72,22 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"--interval must be between {MIN_INTERVAL_S} and {MAX_INTERVAL_S:g} seconds, not {interval_s}"
         )
-    if not args.root.is_dir():
-        raise UsageError(f"--root {args.root} is no folder")
-    if args.runs is not None and not args.runs.is_dir():
-        raise UsageError(f"--runs {args.runs} is no folder: name the one that runs are kept in, as for `cadenza ls`")
-    _check_file("--smi-json", args.smi_json)
-    _check_file("--kernel-log", None if args.kernel_log in ("auto", "none") else args.kernel_log)
+    _check("--root", args.root, "folder")
+    if not os.access(args.root, os.X_OK):
+        raise UsageError(f"--root {args.root} cannot be entered: permission denied")
+    # A service may start before the first run, or the first text.
+    log = None if args.kernel_log in ("auto", "none") else Path(args.kernel_log)
+    for flag, path, what in (
+        ("--runs", args.runs, "folder"),
+        ("--smi-json", args.smi_json, "file"),
+        ("--kernel-log", log, "file"),
+    ):
+        _check(flag, path, what, may_be_late=not args.once)
     host, port = parse_listen(args.listen)
     watch = Watch(args.web_config)
     if args.once:
-        return _print_page(args, Sampler(find_collectors(args), interval_s))
+        # Nobody waits an hour for the second round.
+        return _print_page(args, Sampler(find_collectors(args), min(interval_s, DEFAULT_INTERVAL_S)))
     listener = listen(host, port)
     url = url_of(listener, watch.access())
     if not is_loopback(listener):
@@ -107,11 +115,23 @@ def _tabulation(args: argparse.Namespace) -> Callable[[list[State], int], Table]
 
 def _print_page(args: argparse.Namespace, sampler: Sampler) -> int:
     sampler.start()
-    for name in sampler.wait(_ONCE_ROUNDS, _ONCE_S):
-        print(f"warning: {name} had no answer within {_ONCE_S:g} s", file=sys.stderr)
-    sys.stdout.write(render(_tabulation(args)(sampler.states(), 0)).decode())
+    late = sampler.wait(_ONCE_ROUNDS, _ONCE_S)
+    states = sampler.states()
+    # Before the page is written: its reader may be gone, and a child of ours must not stay behind.
     sampler.stop()
     _close(sampler.collectors)
+    for name in late:
+        print(f"warning: {name} had no answer within {_ONCE_S:g} s", file=sys.stderr)
+    for state in states:
+        if not state.success and state.collector not in late:
+            print(f"{state.collector} has nothing to tell: {', '.join(sorted(state.missing))}", file=sys.stderr)
+    try:
+        sys.stdout.write(render(_tabulation(args)(states, 0)).decode())
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise CadenzaError(f"the page cannot be written: {error.strerror}") from None
     return 0
 
 
@@ -150,6 +170,21 @@ def _close(collectors: Iterable[Collector]) -> None:
             collector.close()
 
 
-def _check_file(flag: str, file: str | Path | None) -> None:
-    if file is not None and not Path(file).exists():
-        raise UsageError(f"{flag} {file}: there is no such file")
+def _check(flag: str, path: Path | None, what: str, *, may_be_late: bool = False) -> None:
+    """UsageError where `path` is not what it should be. `may_be_late`: that there is nothing yet is only a warning."""
+    if path is None:
+        return
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        if not may_be_late:
+            raise UsageError(f"{flag} {path}: there is no such {what}") from None
+        print(f"warning: {flag} {path}: there is no such {what} yet; it is waited for", file=sys.stderr)
+        return
+    except OSError as error:
+        raise UsageError(f"{flag} {path}: {(error.strerror or str(error)).lower()}") from None
+    if what == "folder" and not S_ISDIR(mode):
+        raise UsageError(f"{flag} {path} is no folder")
+    # It is read again and again, which a pipe cannot be.
+    if what == "file" and not S_ISREG(mode):
+        raise UsageError(f"{flag} {path} is no regular file")

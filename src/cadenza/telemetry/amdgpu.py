@@ -57,13 +57,14 @@ class AmdgpuCollector:
         self._topology = Topology(root)
         self._cards: dict[str, _Card | None] = {}  # every one that was ever seen; None: gone
         self._known: KnownCards = {}
-        self._driver: str | None = None
+        self._paths: dict[str, CardPath] = {}
 
     def collect(self) -> Collected:
         """One look at every card; `amdgpu` itself is missing (absent) where there never was one."""
-        if self._driver is None:
-            self._driver = _read_driver(self._root)
         paths = {path.gpu: path for path in find_cards(self._root, self._known)}
+        if paths != self._paths:
+            # KFD numbers its changes anew when the driver is loaded again.
+            self._paths, self._topology = paths, Topology(self._root)
         for gpu in self._cards.keys() - paths.keys():
             self._cards[gpu] = None
         nodes, missing = self._topology.read()
@@ -78,7 +79,7 @@ class AmdgpuCollector:
         for gpu, path in paths.items():
             card = self._cards.get(gpu)
             if card is None or card.path != path:
-                card = self._cards[gpu] = _Card(path, self._driver)
+                card = self._cards[gpu] = _Card(path, _read_driver(self._root))
             if len(card.readings) > _MAX_KNOWN:  # processes come and go
                 card.readings.clear()
             found = Findings(gpu, card.readings)
@@ -98,7 +99,7 @@ class AmdgpuCollector:
 
 
 class _Card:
-    """One card while it is there: what never changes, and what has to be known of the look before."""
+    """One card while one driver has it: what never changes, and what has to be known of the look before."""
 
     def __init__(self, path: CardPath, driver: str) -> None:
         self.path = path
@@ -127,6 +128,7 @@ class _Card:
         is_due = not asleep and (self._due_ns is None or now_ns >= self._due_ns)
         gfx = self._tell(nodes, asleep, is_due, findings)
         if asleep:
+            self._energy.rest()
             findings.give("amdgpu_up", 1)
             for name in _FAMILIES:
                 if name not in ("amdgpu_info", "amdgpu_up", "amdgpu_suspended"):

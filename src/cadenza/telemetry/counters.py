@@ -24,19 +24,24 @@ class EnergyCounter:
     def __init__(self) -> None:
         self._offset_j = 0.0
         self._before: tuple[float, float] | None = None
+        self._rested = False
+
+    def rest(self) -> None:
+        """The card sleeps, and draws next to nothing: a count that is lower afterwards did not wrap, but begin anew."""
+        self._rested = True
 
     def add(self, joules: float, clock_s: float | None) -> float:
         """The whole count, `joules` being what the chip says and `clock_s` the driver's clock with it.
 
-        A fall is a wrap if it then took less than 600 W since the last call, else the chip began anew.
+        A fall is a wrap if it then took less than 600 W since the last call, and no rest; else the chip began anew.
         """
         if self._before is not None and joules < self._before[0]:
             before_j, before_s = self._before
             grown_j = _WRAP_J - before_j + joules
             elapsed_s = 0.0 if clock_s is None else clock_s - before_s
-            wrapped = before_j < _WRAP_J and grown_j <= _WRAP_MAX_W * elapsed_s
+            wrapped = not self._rested and before_j < _WRAP_J and grown_j <= _WRAP_MAX_W * elapsed_s
             self._offset_j += _WRAP_J if wrapped else before_j
-        self._before = (joules, clock_s if clock_s is not None else 0.0)
+        self._before, self._rested = (joules, clock_s if clock_s is not None else 0.0), False
         return self._offset_j + joules
 
 

@@ -11,6 +11,7 @@ from cadenza.telemetry.findings import Attempt, Plan
 from cadenza.telemetry.root import UnreadableError, read_bytes, read_integer, read_text
 
 _CARD = re.compile(r"card([0-9]{1,5})", re.ASCII)
+_RENDER = re.compile(r"renderD[0-9]{1,5}", re.ASCII)
 _SLOT = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7]", re.ASCII)
 _SPEED = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,3})?) GT/s(?: PCIe)?", re.ASCII)
 _COUNT = re.compile(r"(ue|ce|de): ([0-9]{1,20})", re.ASCII)
@@ -30,59 +31,92 @@ _ASLEEP = frozenset({"suspended", "suspending"})
 
 
 class CardPath(NamedTuple):
-    """A card: its PCI address, its name (card1) and its device folder."""
+    """A card: its PCI address, its name (card1), its device folder and its render node (renderD128; empty: not told).
+
+    `life` is the number of the folder that the driver made for it. Another one means that the driver took the card
+    anew: it was exchanged, or the driver was loaded again.
+    """
 
     gpu: str
     card: str
     device: Path
+    render: str
+    life: int
 
 
-# A card's name → what its `uevent` is told from another by, and who it was; None: none of ours.
+# A card's name → what its folder and `uevent` are told from others by, and who it was; None: none of ours.
 KnownCards = dict[str, tuple[tuple[int, ...], CardPath | None]]
 
 
 def find_cards(root: Path, known: KnownCards | None = None) -> list[CardPath]:
     """Cards that the amdgpu driver runs, by number: not AMD's without it, nor anyone else's, nor a partition.
 
-    Partitions of an MI300 beyond the first are platform devices of another driver; they have no sensors. `known` is the
-    caller's, for one look after the other: a card whose `uevent` is the same file as before is not read again. A card
-    that is gone takes its name or that file along, so this finds out at once.
+    Partitions of an MI300 beyond the first are platform devices of another driver; they have no sensors. In a
+    container, only those that were passed in, where that can be told. `known` is the caller's, for one look after the
+    other: a card whose folder and `uevent` are the same as before is not read again. A card that is gone takes them
+    along, so this finds out at once.
     """
     folder = f"{root}/sys/class/drm"
     try:
-        # Connectors are in the way, and a path for each would cost more than the listing.
-        matches = [match for name in os.listdir(folder) if (match := _CARD.fullmatch(name))]  # noqa: PTH208
+        names = os.listdir(folder)  # noqa: PTH208 - connectors are in the way, and a path for each would cost more
     except OSError:
         return []
+    matches = [match for name in names if (match := _CARD.fullmatch(name))]
     known = {} if known is None else known
     found: dict[str, CardPath] = {}
     for match in sorted(matches, key=lambda match: int(match[1]))[:_MAX_CARDS]:
         name = match[0]
         try:
-            status = os.stat(f"{folder}/{name}/device/uevent")  # noqa: PTH116 - a path would cost as much
+            life = os.stat(f"{folder}/{name}").st_ino  # noqa: PTH116 - a path would cost as much
+            status = os.stat(f"{folder}/{name}/device/uevent")  # noqa: PTH116
         except OSError:
             continue
-        # sysfs numbers every file once; elsewhere one that is written in place keeps its number.
-        stamp = status.st_dev, status.st_ino, status.st_mtime_ns
+        # sysfs numbers every file once; elsewhere one that is written in place keeps its number. The `uevent` is the
+        # bus's and outlives the driver, whose name stands in it.
+        stamp = life, status.st_dev, status.st_ino, status.st_mtime_ns
         before = known.get(name)
         if before is None or before[0] != stamp:
-            before = known[name] = stamp, _identify(Path(folder, name, "device"))
+            before = known[name] = stamp, _identify(Path(folder, name, "device"), life)
         if (path := before[1]) is not None:
             found.setdefault(path.gpu, path)
     for name in known.keys() - {match[0] for match in matches}:
         del known[name]
-    return list(found.values())
+    return _passed_in(list(found.values()), root, names)
 
 
-def _identify(device: Path) -> CardPath | None:
+def _passed_in(cards: list[CardPath], root: Path, names: list[str]) -> list[CardPath]:
+    """Those of `cards` whose render node is in dev/dri. A container sees the sysfs of all of the host's cards.
+
+    All, where dev/dri has no render node (an exporter that was given sysfs alone), and where it has one of anything
+    else that is in `names`: with partitions, and other makers' cards, it cannot be told who is meant. The node of a
+    card that is gone may stay behind, and must not bring the others in.
+    """
+    try:
+        nodes = {name for name in os.listdir(f"{root}/dev/dri") if _RENDER.fullmatch(name)}  # noqa: PTH208
+    except OSError:
+        return cards
+    there = nodes.intersection(names)
+    if not nodes or not there <= {card.render for card in cards}:
+        return cards
+    return [card for card in cards if card.render in there or not card.render]
+
+
+def _identify(device: Path, life: int) -> CardPath | None:
     try:
         uevent = parse_uevent(read_text(device / "uevent"))
         gpu = uevent.get("PCI_SLOT_NAME", "").lower()
         if uevent.get("DRIVER") == "amdgpu" and _SLOT.fullmatch(gpu) and int(read_text(device / "vendor"), 16) == _AMD:
-            return CardPath(gpu, device.parent.name, device)
+            return CardPath(gpu, device.parent.name, device, _render_node(device), life)
     except (UnreadableError, ValueError):
         pass
     return None
+
+
+def _render_node(device: Path) -> str:
+    try:
+        return next((entry.name for entry in (device / "drm").iterdir() if _RENDER.fullmatch(entry.name)), "")
+    except OSError:
+        return ""
 
 
 def parse_uevent(text: str) -> dict[str, str]:

@@ -226,8 +226,9 @@ def find_log(root: Path) -> Source:
     try:
         found = path.stat()
     except OSError:
-        if (root / "SIMULATED").is_file() and (root / "kernel.log").is_file():
-            return LogFile(root / "kernel.log")
+        with contextlib.suppress(OSError):  # a root that may not be entered
+            if (root / "SIMULATED").is_file() and (root / "kernel.log").is_file():
+                return LogFile(root / "kernel.log")
         return LogFile(path, KmsgRecords())
     if not (stat.S_ISCHR(found.st_mode) and found.st_rdev == _KMSG):
         return LogFile(path, KmsgRecords())

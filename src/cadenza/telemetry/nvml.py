@@ -79,7 +79,8 @@ class NvmlCollector:
         self._pcie = pcie
         self._ready = False
         self._silent_rounds = 0
-        self._gpus: dict[int, str] = {}  # by NVML's number, which a lost card keeps
+        self._gpus: dict[int, str] = {}  # by NVML's number, which a lost card keeps until the driver is loaded anew
+        self._seen: dict[str, None] = {}
         self._constants: dict[str, Collected] = {}
 
     def collect(self) -> Collected:
@@ -101,7 +102,7 @@ class NvmlCollector:
         for index in range(count):
             self._look(index, result)
         there = {dict(reading.labels)["gpu"] for reading in result.readings} | {lack.gpu for lack in result.missing}
-        for gpu in self._gpus.values():
+        for gpu in self._seen:
             if gpu not in there:
                 result.readings.append(Reading("nvidia_up", (("gpu", gpu),), 0.0))
         if not result.readings and not result.missing:
@@ -119,6 +120,8 @@ class NvmlCollector:
         except Exception as error:
             return self._reason(error)
         self._ready = True
+        self._gpus.clear()
+        self._constants.clear()
         return None
 
     def _look(self, index: int, result: Collected) -> None:
@@ -131,6 +134,7 @@ class NvmlCollector:
                 result.missing.append(Missing("nvidia_up", "", "malformed"))
                 return
             self._gpus[index] = gpu
+            self._seen[gpu] = None
             card = _Card(self._library, handle, gpu, self._reason)
             if gpu not in self._constants:
                 self._constants[gpu] = card.read_constants()

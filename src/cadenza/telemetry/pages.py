@@ -145,17 +145,12 @@ class Site:
 
     def _landing(self, request: Request) -> Answer:
         states = self._states()
-        cards = [
-            dict(labels)
-            for name, series in self._tabulate(states, self._scrapes).items()
-            if name in ("amdgpu_info", "nvidia_info")
-            for labels in series
-        ]
+        table = self._tabulate(states, self._scrapes)
         title = f"cadenza exporter {escape(self._version)}"
         lines = [
             f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{title}</title></head><body>',
             f'<h1>{title}</h1><p><a href="/metrics">Metrics</a>, <a href="/-/healthy">health</a></p>',
-            f"<h2>Cards</h2>{_table(('address', 'product'), [(c['gpu'], c['product']) for c in cards])}",
+            f"<h2>Cards</h2>{_table(('address', 'product', 'state'), _cards(table))}",
             f"<h2>Collectors</h2>{_table(('collector', 'state', 'last round', 'not to be had'), map(_row, states))}",
             "</body></html>\n",
         ]
@@ -184,6 +179,17 @@ def wants_gzip(accept_encoding: str) -> bool:
 def say(status: HTTPStatus, *headers: tuple[str, str]) -> Answer:
     """`status` in words, and nothing else."""
     return Answer(status, _TEXT, f"{status.phrase}\n".encode(), headers)
+
+
+def _cards(table: Table) -> list[tuple[str, str, str]]:
+    """Address, product and state of every card; of one that is gone the product is not known any more."""
+    rows = []
+    for maker in ("amdgpu", "nvidia"):
+        products = {info["gpu"]: info["product"] for info in map(dict, table.get(f"{maker}_info", {}))}
+        states = {gpu: "up" if up else "down" for ((_, gpu),), up in table.get(f"{maker}_up", {}).items()}
+        states |= {gpu: "asleep" for ((_, gpu),), asleep in table.get(f"{maker}_suspended", {}).items() if asleep}
+        rows += [(gpu, products.get(gpu, ""), states.get(gpu, "")) for gpu in {**products, **states}]
+    return rows
 
 
 def _row(state: State) -> tuple[str, str, str, str]:
