@@ -150,7 +150,7 @@ def test_a_card_in_the_heat(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("network", "network", "ms TTFT at the client were not seen by the engine"),
         ("straggler", "straggler card", "was busy for 100 % of the time, 0000:43:00.0 for 50 %"),
-        ("nothing", "none", "requests were in the batch on average"),
+        ("nothing", "none", "there was a request to work on"),
     ],
 )
 def test_what_the_script_stages_is_named(name: str, kind: str, told: str) -> None:

@@ -50,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.print_help()
             return 0
         code: int = importlib.import_module(VERBS[args.verb][0]).run(args)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed before we began
+            sys.stdout.flush()
         return code
     except CadenzaError as error:
         print(f"cadenza: {error}", file=sys.stderr)

@@ -224,9 +224,16 @@ def test_a_link_in_an_earlier_boards_folder_is_not_followed(tmp_path: Path, name
     for entry in (board / "sys", board / "kernel.log"):
         entry.rename(board / "earlier" / entry.name)
     (board / name).symlink_to(mine)
-    with pytest.raises(UsageError, match="holds a link"):
+    with pytest.raises(UsageError, match=f"{name} is a link"):
         working("mi50-32gb").write(board)
     assert list(mine.iterdir()) == [] if name == "sys" else mine.read_text() == "x"
+
+
+def test_what_a_user_put_beside_the_board_stays(tmp_path: Path) -> None:
+    show(working("mi50-32gb"), tmp_path)
+    (tmp_path / "proc").symlink_to("/proc")
+    show(working("mi50-32gb"), tmp_path)
+    assert (tmp_path / "proc").is_symlink()
 
 
 def test_a_text_that_the_disk_takes_half_of_is_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,10 @@ kernel.log   the same lines as dmesg prints them
 """
 
 
+# What a board writes, or puts there for a moment. Beside it a user may have put what there else is of a machine (proc).
+OURS = ("SIMULATED", "sys", "dev", "kernel.log", ".fresh", ".gone")
+
+
 def board_texts(members: Sequence[Member], generation: int) -> Texts:
     """The whole tree of the cards that are there. card0 is a server's own display, which is no GPU of ours."""
     texts = {
@@ -52,8 +56,8 @@ class Tree:
             found = list(root.iterdir()) if root.exists() else []
             if found and not (root / "SIMULATED").is_file():
                 raise UsageError(f"the board folder {root} holds something else; name a new or an empty folder")
-            if any(entry.is_symlink() for entry in found):
-                raise UsageError(f"the board folder {root} holds a link; name a new or an empty folder")
+            if links := [name for name in OURS if (root / name).is_symlink()]:
+                raise UsageError(f"in the board folder {root}, {links[0]} is a link; name a new or an empty folder")
             root.mkdir(parents=True, exist_ok=True)
             (root / "SIMULATED").write_text(NOTICE, encoding="utf-8")
             shutil.rmtree(root / "sys", ignore_errors=True)
