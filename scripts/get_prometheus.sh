@@ -1,7 +1,7 @@
 #!/bin/sh
 # Prometheus, promtool and Alertmanager for the tests that run them: Debian's packages, unpacked into FOLDER, no root.
 #   scripts/get_prometheus.sh FOLDER [SUITE]
-#   SUITE   another release of Debian than this machine's: forky has Prometheus 3, bookworm 2.42
+#   SUITE   another release of Debian than this machine's: forky has Prometheus 3, bookworm 2.42; with docker compose 2
 # Prints the folder to put on PATH; exit 1, with a sentence, where they cannot be had. Does nothing on a second run.
 set -eu
 folder=$1 suite=${2:-}
@@ -33,6 +33,10 @@ fetch() { apt download prometheus prometheus-alertmanager >>download.log 2>&1 &&
 : >download.log
 # A fresh container has no package lists yet.
 fetch || { apt update >>download.log 2>&1 && fetch; } || say_why
+# Compose is a plug-in that also runs by itself; before Debian 13 the package of that name is another program.
+[ -z "$suite" ] || apt download docker-compose >/dev/null 2>&1 || true
 for package in *.deb; do dpkg -x "$package" ..; done
+plugin=usr/libexec/docker/cli-plugins/docker-compose
+if [ -e "../$plugin" ] && [ ! -e ../usr/bin/docker-compose ]; then ln -s "../../$plugin" ../usr/bin/docker-compose; fi
 cd "$here"
 printf '%s\n' "$bin"
