@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -202,7 +203,9 @@ def is_free(port: int) -> bool:
 def test_nothing_outlives_the_command(tmp_path: Path, number: int) -> None:
     url = bundle(tmp_path)
     command = [sys.executable, "-m", "cadenza", "observe", "up", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    # Under nohup, say, a child would be born deaf to SIGHUP.
+    hear = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=hear) as process:
         assert process.stdout is not None
         # The engine and the exporter are not there, which is told last.
         for line in process.stdout:

@@ -44,11 +44,6 @@ def test_reasons_tell_the_empty_the_absent_and_the_forbidden_apart(
         assert reason(tmp_path / "empty") == expected
 
 
-def test_a_pipe_in_a_files_place_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    assert reason(tmp_path / "pipe") == "not_supported"
-
-
 def test_reading_is_bounded(tmp_path: Path) -> None:
     (tmp_path / "long").write_bytes(b"x" * 100_000)
     assert len(read_bytes(tmp_path / "long")) == 64 << 10

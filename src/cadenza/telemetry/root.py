@@ -8,8 +8,6 @@ from pathlib import Path
 from cadenza.telemetry.reading import Reason
 
 _TEXT_BYTES = 64 << 10
-# A pipe in a file's place must not hold us up: without a writer it is empty.
-_OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 # As the kernel prints them: `int` alone would also take 1_000, other scripts' digits, and a megabyte of them.
 _INTEGER = re.compile(r"-?[0-9]{1,64}")
 
@@ -43,7 +41,7 @@ def read_bytes(path: Path | str, limit: int = _TEXT_BYTES) -> bytes:
         # Dozens of files a card, twice a second: without file objects they cost half. Kept open they would cost a
         # fifth, but fifty cards need more of them than a process may have, and a file that was replaced, by a driver
         # that was loaded anew or by the simulated board, would go on telling what it was.
-        descriptor = os.open(path, _OPEN)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.read(descriptor, limit)
         finally:
