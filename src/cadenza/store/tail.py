@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
 from cadenza.record import Record
 from cadenza.store.rundir import RECORDS
-from cadenza.store.telemetry import TELEMETRY, Header, Sample
+from cadenza.store.telemetry import TELEMETRY, Header, Lines, Sample
 
 PIECE_BYTES = 4 << 20
 _LINE_BYTES = 16 << 20  # the longest record that we know of has 2 MB
@@ -47,14 +46,6 @@ class Tail:
         return lines, len(data) == limit
 
 
-class _Line(msgspec.Struct):
-    at_ns: int
-    source: str
-    point: int | None = None
-    series: list[str] | None = None
-    values: list[float] | None = None
-
-
 class Fresh(NamedTuple):
     """What has been added since the last look. `behind`: there is more already."""
 
@@ -73,9 +64,8 @@ class RunTail:
         self._at_header = True
         self._records: dict[str, Tail] = {}
         self._samples = Tail(folder / TELEMETRY)
-        self._series: dict[str, tuple[str, ...]] = {}
+        self._lines = Lines()
         self._record = msgspec.json.Decoder(Record)
-        self._line = msgspec.json.Decoder(_Line)
 
     def read(self) -> Fresh:
         """The next piece of each file."""
@@ -92,16 +82,9 @@ class RunTail:
 
     def _decode(self, lines: list[bytes]) -> Iterator[Sample]:
         for line in lines:
-            is_first, self._at_header = self._at_header, False
-            try:
-                if is_first:
+            if self._at_header:
+                self._at_header = False
+                with contextlib.suppress(msgspec.MsgspecError, UnicodeError):
                     self.telemetry = msgspec.json.decode(line, type=Header)
-                    continue
-                found = self._line.decode(line)
-            except (msgspec.MsgspecError, UnicodeError):
-                continue
-            if found.series is not None:
-                self._series[found.source] = tuple(found.series)
-            series = self._series.get(found.source, ())
-            if found.values is not None and len(found.values) == len(series):
-                yield Sample(found.at_ns, found.source, found.point, series, np.array(found.values))
+            else:
+                yield from self._lines.decode(line)[0]

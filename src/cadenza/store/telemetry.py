@@ -133,6 +133,27 @@ class TelemetryFile:
             raise
 
 
+class Lines:
+    """Decodes the file's lines, all but the header, in order: the series of a source stand where they first appear."""
+
+    def __init__(self) -> None:
+        self._series: dict[str, tuple[str, ...]] = {}
+        self._line = msgspec.json.Decoder(_Line)
+
+    def decode(self, line: bytes) -> tuple[list[Sample], list[Missed]]:
+        """What the line holds, one sample at most; nothing where it is none of ours, or does not fit its series."""
+        try:
+            found = self._line.decode(line)
+        except (msgspec.MsgspecError, UnicodeError):
+            return [], []
+        if found.series is not None:
+            self._series[found.source] = tuple(found.series)
+        series = self._series.get(found.source, ())
+        fits = found.values is not None and len(found.values) == len(series)
+        samples = [Sample(found.at_ns, found.source, found.point, series, np.array(found.values))] if fits else []
+        return samples, [Missed(found.at_ns, found.source, *gap[:3]) for gap in found.missing or ()]
+
+
 class TelemetryReader:
     """The file, read as it grows: `read` gives what has been added since. A line that was cut off is left out."""
 
@@ -140,24 +161,16 @@ class TelemetryReader:
         self._path = folder / TELEMETRY
         self._at = 0
         self._header = Header()
-        self._series: dict[str, tuple[str, ...]] = {}
-        self._line = msgspec.json.Decoder(_Line)
+        self._lines = Lines()
 
     def read(self) -> TelemetryLog:
         """New samples, and all that is missing among them; empty where there is no file."""
         samples: list[Sample] = []
         missing: list[Missed] = []
         for line in self._new_lines():
-            try:
-                found = self._line.decode(line)
-            except (msgspec.MsgspecError, UnicodeError):
-                continue
-            if found.series is not None:
-                self._series[found.source] = tuple(found.series)
-            series = self._series.get(found.source, ())
-            if found.values is not None and len(found.values) == len(series):
-                samples.append(Sample(found.at_ns, found.source, found.point, series, np.array(found.values)))
-            missing += [Missed(found.at_ns, found.source, *gap[:3]) for gap in found.missing or ()]
+            told, gaps = self._lines.decode(line)
+            samples += told
+            missing += gaps
         return TelemetryLog(self._header.server_here, samples, missing, self._header.interval_s)
 
     def _new_lines(self) -> list[bytes]:
