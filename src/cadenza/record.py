@@ -41,10 +41,14 @@ class Outcome(StrEnum):
 
 
 class Phase(StrEnum):
-    """Warm-up requests load the server and are never counted among a point's requests."""
+    """Only `measure` requests are a point's population. The others are the same load, before it and after it.
+
+    cooldown   sent while measured requests were still out, so that the last of these see the load that the first saw
+    """
 
     WARMUP = "warmup"
     MEASURE = "measure"
+    COOLDOWN = "cooldown"
 
 
 class TokenSource(StrEnum):
@@ -108,6 +112,9 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     prompt_tokens, output_tokens, reasoning_tokens, cached_tokens   as counted by `token_source`; None: not known
     aimed_prompt_tokens   what the prompt source aimed at; None where it could not know
     asked_output_tokens   what was asked for; the server may stop sooner, unless it was told to ignore its end token
+    reasoning_events     events that carried thinking and no answer
+    text_bytes, first_text_bytes   bytes of generated text as it stood in the JSON, in all events and in the first one;
+                     None: not known. Their ratio says which share of the tokens the first event carried
     detail           one bounded, printable line of evidence, e.g. the server's own error message
     read_lag_ns      the longest that a piece of the answer had lain in the kernel when the client read it: the stamps
                      above are then the kernel's own. None: at least one of them is the read's
@@ -138,6 +145,9 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     detail: str | None = None
     connection: Connection | None = None
     read_lag_ns: int | None = None
+    reasoning_events: int = 0
+    text_bytes: int | None = None
+    first_text_bytes: int | None = None
     target: int = 0
     worker: int = 0
 
