@@ -187,8 +187,11 @@ class Point(msgspec.Struct, kw_only=True, omit_defaults=True):
     repeat        which time it is that this cell is measured, from 0
     concurrency   requests in flight: the number held (CLOSED), the cap (CAPPED), None (OPEN)
     rate_per_s    intended arrivals per second, None in a closed loop
-    planned       measured requests in the plan; None where only a duration bounds it
+    planned       measured requests in the plan; None where a duration bounds it, or it is measured until it is enough
+    auto          it is measured until it is enough, at most for `budget_s`
     warmup        unmeasured requests sent first, without a pause before the measured ones
+    opening_s     over which the first requests of a closed loop were spread, each asking for a residual length
+    cooldown_s    how long measured requests were followed under the same load; None: the load was not held for them
     start_ns, end_ns   on the run's clock; None: not begun, not ended
     workers       the client's processes; empty in virtual time, or where the point broke off
     virtual                it was measured in virtual time, where a client has neither lateness nor limits
@@ -203,7 +206,11 @@ class Point(msgspec.Struct, kw_only=True, omit_defaults=True):
     rate_per_s: float | None = None
     planned: int | None = None
     duration_s: float | None = None
+    auto: bool = False
+    budget_s: float | None = None
     warmup: int = 0
+    opening_s: float = 0.0
+    cooldown_s: float | None = None
     status: PointStatus = PointStatus.PENDING
     start_ns: int | None = None
     end_ns: int | None = None

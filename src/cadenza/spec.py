@@ -53,12 +53,15 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     concurrency     requests in flight, one point each; empty: open loop
     rates_per_s     arrivals per second, one point each; empty: closed loop. Both given: every pair, capped
     arrivals        poisson | constant | gamma:K   (K the shape; K = 1 is poisson, K < 1 burstier)
-    requests        measured requests a point
+    requests        measured requests a point; auto: as many as its figures take (`sweep.enough`), or as its time holds;
+                    None: auto against a real server, else 128 and at least eight for each slot
+    max_time_s      what all points together may take where requests are auto
     repeat          how often the whole grid is measured, in turn forwards and backwards
     duration_s      or as many as are due in this time, from the start of the point, warm-up included
     prompts         builtin | random:N | random:LO:HI | sharegpt:FILE | jsonl:FILE
     output_tokens   (low, high), both included, drawn per request; None: the dataset's own, else 128 to 256
-    warmup          unmeasured requests before each point; None: one for each slot
+    warmup          unmeasured requests before each point; None: two for each slot, without slots three response times
+    cooldown_s      how long measured requests are followed once the last was due, under the same load
     cache           unique: a salt makes every prompt new to the server's prefix cache; reuse: none
     ignore_eos      ask for exactly output_tokens where the server takes that
     extra_body      fields merged into every request body
@@ -78,13 +81,15 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     concurrency: tuple[int, ...] = (1, 2, 4, 8, 16)
     rates_per_s: tuple[float, ...] = ()
     arrivals: str = "poisson"
-    requests: int | None = None
+    requests: int | Literal["auto"] | None = None
+    max_time_s: Annotated[float, msgspec.Meta(gt=0, le=604_800.0)] = 900.0
     repeat: int = 1
     duration_s: float | None = None
     prompts: str = "builtin"
     output_tokens: tuple[int, int] | None = None
     api: Api = "chat"
     warmup: int | None = None
+    cooldown_s: Annotated[float, msgspec.Meta(ge=0, le=604_800.0)] = 60.0
     seed: int = 0
     cache: Literal["unique", "reuse"] = "unique"
     ignore_eos: bool = True

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from cadenza.load.client import Client
 from cadenza.load.exchange import Exchange, Outgoing
-from cadenza.load.issue import NEVER_NS, closed_loop, open_loop
+from cadenza.load.course import Course
+from cadenza.load.issue import closed_loop, open_loop
 from cadenza.load.memory import MemoryTransport
 from cadenza.load.transport import Origin
 from cadenza.record import Connection, Message, Outcome, Record, Request
@@ -74,7 +75,7 @@ def test_a_slot_is_refilled_the_moment_it_is_free() -> None:
 def test_a_duration_ends_the_sending_and_not_the_answers() -> None:
     bench = Bench(ScriptedPeer(lambda n: stream(3, first_ms=20, gap_ms=10)))
     requests = plan(1000)
-    closed_loop(bench.client, requests, 1, bench.emit, bench.never, until_ns=100 * MS)
+    closed_loop(bench.client, requests, 1, bench.emit, bench.never, Course(until_ns=100 * MS))
     assert [r.sent_ns for r in bench.records] == [0, 40 * MS, 80 * MS]
     assert [r.outcome for r in bench.records] == [Outcome.OK] * 3
 
@@ -119,9 +120,9 @@ def test_a_frozen_server_shows_in_user_ttft_although_ttft_hides_it() -> None:
 def test_an_interrupt_cancels_what_is_in_flight_and_leaves_the_rest_of_the_plan() -> None:
     bench = Bench(ScriptedPeer(lambda n: stream(3, first_ms=20, gap_ms=10)))
     requests = plan(10)
-    closed_loop(bench.client, requests, 2, bench.emit, stop=lambda: len(bench.records) >= 4)
+    left = closed_loop(bench.client, requests, 2, bench.emit, stop=lambda: len(bench.records) >= 4)
     assert [r.outcome for r in bench.records] == [Outcome.OK] * 4 + [Outcome.CANCELLED] * 2
-    assert len(list(requests)) == 4
+    assert [outgoing.request.index for outgoing in (*left, *requests)] == [6, 7, 8, 9]
     assert len(set(bench.peer.closed)) == 2
 
 
@@ -170,7 +171,7 @@ def test_whatever_the_answers_every_request_ends_once_and_no_slot_is_exceeded(
     slots: int, lengths: list[int], first: int, gap: int
 ) -> None:
     bench = Bench(ScriptedPeer(lambda n: stream(lengths[n], first_ms=first, gap_ms=gap)))
-    closed_loop(bench.client, plan(len(lengths)), slots, bench.emit, bench.never, until_ns=NEVER_NS)
+    closed_loop(bench.client, plan(len(lengths)), slots, bench.emit, bench.never)
     assert sorted(r.index for r in bench.records) == list(range(len(lengths)))
     assert bench.greatest <= slots
     for record in bench.records:

@@ -31,6 +31,7 @@ from cadenza.store.environment import describe_environment
 from cadenza.store.manifest import Manifest, RunStatus
 from cadenza.store.rundir import RunWriter, create_run
 from cadenza.store.telemetry import Header, TelemetryFile
+from cadenza.sweep.forecast import Forecast, response_s
 from cadenza.sweep.grid import lay_out
 from cadenza.sweep.plan import draw_requests
 from cadenza.sweep.preflight import choose_models
@@ -56,6 +57,7 @@ def measure(spec: Spec, credentials: Credentials, args: argparse.Namespace) -> i
             talk(
                 f"  {'speed':<10} {spec.speed:g} times faster than real time; every figure is in the engine's own time"
             )
+        talk(f"  {'time':<10} {_time(spec, writer.manifest)}")
         talk(f"  {'run':<10} {writer.path}  (seed {spec.seed}, prompts {spec.prompts}, {_cache(spec)})")
         with stop_on_signals() as stop:
             machine = _watch(spec, reached, writer.path, stack, _silent if args.quiet else _say_meanwhile)
@@ -159,7 +161,8 @@ def _program() -> str:
 
 def _manifest(spec: Spec, reached: Reached) -> Manifest:
     server = reached.server
-    points = lay_out(spec, choose_models(spec, server.models, simulated=server.simulated))
+    models = choose_models(spec, server.models, simulated=server.simulated)
+    points = lay_out(spec, models, response_s(spec, server, models[0]))
     # What this machine's client can read in a second bounds nothing in virtual time.
     calibration = None if spec.virtual else find_calibration()
     for point in points:
@@ -200,6 +203,26 @@ def _out(spec: Spec, given: str | None) -> Path:
         n += 1
         path = RUNS / f"{name}-{n}"
     return path
+
+
+def _time(spec: Spec, manifest: Manifest) -> str:
+    """How long the sweep will take, before it starts."""
+    points = manifest.points
+    answer_s = response_s(spec, manifest.server, points[0].model) if points else None
+    left_s = Forecast(spec, points, answer_s).left_s(0)
+    estimate = "not known yet" if left_s is None else f"about {_span(left_s / spec.speed)}"
+    if spec.virtual and left_s is not None:
+        estimate += " of virtual time"
+    if not any(point.auto for point in points):
+        return estimate
+    return (
+        f"{estimate}, at most {_span(spec.max_time_s)} (--max-time): each point until throughput, TTFT and TPOT are "
+        f"known to ±5 %, or until its share is used"
+    )
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _cache(spec: Spec) -> str:

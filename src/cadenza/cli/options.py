@@ -17,6 +17,8 @@ from cadenza.spec import Credentials, Slo, Spec
 
 DEFAULT_ENGINE = "mi50-rx6900xt"
 KEY_VARIABLE = "CADENZA_API_KEY"
+QUICK_S = 120.0
+_UNITS_S = {"s": 1, "m": 60, "h": 3600}
 # A law may have variants, written after a colon; which of them there are is the profile's business.
 TIMINGS = ("calibrated", "physics", "measured")
 
@@ -45,9 +47,21 @@ def add_flags(parser: argparse.ArgumentParser, *, grid: bool) -> None:
     load.add_argument("-c", "--concurrency", metavar="C" + several, help=f"requests in flight (default: {one})")
     load.add_argument("--rate", metavar="R" + several, help="arrivals per second: open loop, or capped by -c")
     load.add_argument("--arrivals", metavar="LAW", help="poisson (default), gamma:K or constant")
-    load.add_argument("--requests", metavar="N", help="measured requests a point (default: 128, at least 8 a slot)")
+    load.add_argument(
+        "--requests",
+        metavar="N",
+        help="measured requests a point, or auto: until throughput, TTFT and TPOT are known to ±5 %% and P95 has its "
+        "sample floor (default: auto; of the embedded engine 128, at least 8 a slot)",
+    )
+    load.add_argument("--max-time", metavar="T", help="all points together, with auto: 90s, 15m, 1h (default: 15m)")
+    load.add_argument("--quick", action="store_true", help="the same as --requests auto --max-time 2m")
     load.add_argument("--duration", metavar="S", help="send for S seconds a point instead")
-    load.add_argument("--warmup", metavar="N", help="unmeasured requests first (default: one a slot)")
+    load.add_argument("--warmup", metavar="N", help="unmeasured requests first (default: two a slot)")
+    load.add_argument(
+        "--cooldown",
+        metavar="T",
+        help="follow measured requests for at most T after the last was due, under the same load (default: 60s)",
+    )
     if grid:
         load.add_argument("--repeat", metavar="K", help="measure the grid K times, in turn forwards and backwards")
     load.add_argument("--seed", metavar="S", help="repeat a plan exactly (default: a new one each run)")
@@ -81,6 +95,10 @@ def read_spec(args: argparse.Namespace, *, default_concurrency: tuple[int, ...])
         fields["concurrency"] = ()
     if args.virtual:
         fields["virtual"] = True
+    if args.quick:
+        if args.requests not in (None, "auto") or args.max_time is not None or args.duration is not None:
+            raise UsageError("--quick sets --requests and --max-time: leave these and --duration out")
+        fields |= {"requests": "auto", "max_time_s": QUICK_S}
     if args.header:
         fields["headers"] = tuple(_split_header(header)[0] for header in args.header)
     fields.setdefault("seed", random.SystemRandom().randrange(1 << 31))
@@ -172,6 +190,25 @@ def _whole(flag: str, low: int) -> Callable[[str], int]:
     return parse
 
 
+def _requests(text: str) -> int | str:
+    return text if text == "auto" else _whole("--requests (a number, or auto)", 1)(text)
+
+
+def _time_s(flag: str, low: float, *, above: bool = False) -> Callable[[str], float]:
+    """Seconds, or with a unit: 90s, 15m, 1h."""
+
+    def parse(text: str) -> float:
+        unit = _UNITS_S.get(text.strip()[-1:], None)
+        number = text.strip()[:-1] if unit else text
+        try:
+            return (unit or 1) * _number(flag, low, above=above)(number)
+        except UsageError:
+            kind = "above" if above else "from"
+            raise UsageError(f"{flag} {printable(text, 40)!r} is not a time {kind} {low:g} s: 90s, 15m, 1h") from None
+
+    return parse
+
+
 def _list(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
     def parse_list(text: str) -> tuple[Any, ...]:
         # A point measured twice would be two rows that cannot be told apart.
@@ -229,7 +266,9 @@ _FLAGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "concurrency": ("concurrency", _list(_whole("-c", 1))),
     "rate": ("rates_per_s", _list(_number("--rate", 0, above=True))),
     "arrivals": ("arrivals", str),
-    "requests": ("requests", _whole("--requests", 1)),
+    "requests": ("requests", _requests),
+    "max_time": ("max_time_s", _time_s("--max-time", 0, above=True)),
+    "cooldown": ("cooldown_s", _time_s("--cooldown", 0)),
     "repeat": ("repeat", _whole("--repeat", 1)),
     "duration": ("duration_s", _number("--duration", 0, above=True)),
     "warmup": ("warmup", _whole("--warmup", 0)),

@@ -3,42 +3,70 @@
 One request leaves between two looks at the sockets: where many are due at once, each connection that opens is then
 noticed, and used, while the others are still being made.
 
-A loop ends when its requests are used up and the last answer is in, or when `stop` says so: then nothing more is
-sent, what is in flight is cancelled, and the rest of the plan is left in the iterator for the caller to record as
-dropped. `until_ns` ends the sending only: answers that are under way are waited for.
+A loop ends when its requests are used up and the last answer is in, or when its course is over (`load.course`), or
+when `stop` says so: then nothing more is sent, what is in flight is cancelled, and the rest of the plan is left for the
+caller to record as dropped.
 """
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from cadenza.load.client import Client
+from cadenza.load.course import NEVER_NS, Course
 from cadenza.load.exchange import Exchange, Outgoing
+from cadenza.record import Phase
 
 Emit = Callable[[Exchange], None]
 Stop = Callable[[], bool]
 
-NEVER_NS = 1 << 62
 NOW_NS = 0  # a wait until then is a look and no wait
 _INTERRUPTED = "the run was interrupted"
+_LOAD_ENDED = "not ended when the load did"
 _FAILED = "the measurement failed"
 
 
 def closed_loop(
-    client: Client, requests: Iterator[Outgoing], slots: int, emit: Emit, stop: Stop, until_ns: int = NEVER_NS
-) -> None:
-    """Hold `slots` requests in flight: the next one is due the moment an answer has ended."""
-    free: deque[int] = deque([client.now_ns()] * slots)  # when each slot without a request fell free
+    client: Client,
+    requests: Iterator[Outgoing],
+    slots: int,
+    emit: Emit,
+    stop: Stop,
+    course: Course | None = None,
+    starts_ns: Sequence[int] = (),
+) -> list[Outgoing]:
+    """Hold `slots` requests in flight: the next one is due the moment an answer has ended.
+
+    starts_ns   when each slot is first filled, ascending; empty: all of them at once
+
+    Returns what was next and never sent because of `stop`.
+    """
+    course = course or Course()
+    opening: deque[int] = deque(starts_ns or [client.now_ns()] * slots)
+    free: deque[int] = deque()  # when each slot without a request fell free
     ended: deque[Exchange] = deque()
-    with _ending(client, ended, emit):
-        while (free or client.in_flight or ended) and not stop():
-            if free and not _start_next(client, requests, free.popleft(), until_ns):
+    upcoming = next(requests, None)
+    with _ending(client, ended, emit, stop):
+        while (opening or free or client.in_flight or ended) and not stop():
+            now_ns = client.now_ns()
+            while opening and opening[0] <= now_ns:
+                free.append(opening.popleft())
+            if upcoming is None or course.is_over(upcoming, now_ns, now_ns):
+                opening.clear()
                 free.clear()
-            for exchange in client.turn(NOW_NS if free or ended else NEVER_NS):
+                if course.gives_up(now_ns):
+                    break
+            elif free:
+                client.start(course.admit(upcoming), free.popleft())
+                upcoming = next(requests, None)
+            wait_ns = opening[0] if opening else NEVER_NS
+            for exchange in client.turn(NOW_NS if free or ended else wait_ns):
+                course.leave(exchange.outgoing)
                 free.append(exchange.done_ns if exchange.done_ns is not None else client.now_ns())
                 ended.append(exchange)
             if not free:
                 _emit_one(ended, emit)
+    return _planned([upcoming])
 
 
 def open_loop(
@@ -48,33 +76,44 @@ def open_loop(
     emit: Emit,
     stop: Stop,
     cap: int | None = None,
+    course: Course | None = None,
 ) -> list[Outgoing]:
     """Send each request when it is due (`due_ns` after `start_ns`), however many are in flight.
 
     With a `cap` at most that many are in flight; the others queue here, and their time still counts from when they
-    were due. Returns what was queued and never sent because of `stop`.
+    were due. Returns what was due, or next, and never sent because of `stop` or the end of the cooldown's time.
     """
+    course = course or Course()
     queue: deque[Outgoing] = deque()
     ended: deque[Exchange] = deque()
     upcoming = next(requests, None)
-    with _ending(client, ended, emit):
+    with _ending(client, ended, emit, stop):
         while (upcoming is not None or queue or client.in_flight or ended) and not stop():
             now_ns = client.now_ns()
             while upcoming is not None and _due_ns(upcoming, start_ns) <= now_ns:
-                queue.append(upcoming)
+                course.is_over(upcoming, _due_ns(upcoming, start_ns), now_ns)
+                queue.append(course.admit(upcoming))
                 upcoming = next(requests, None)
+            if upcoming is not None and course.is_over(upcoming, _due_ns(upcoming, start_ns), now_ns):
+                if course.gives_up(now_ns):
+                    break
+                queue.clear()
+                next_ns = NEVER_NS
+            else:
+                next_ns = NEVER_NS if upcoming is None else _due_ns(upcoming, start_ns)
             if queue and (cap is None or client.in_flight < cap):
                 outgoing = queue.popleft()
                 client.start(outgoing, _due_ns(outgoing, start_ns))
             busy = ended or (queue and (cap is None or client.in_flight < cap))
-            next_ns = NEVER_NS if upcoming is None else _due_ns(upcoming, start_ns)
-            ended.extend(client.turn(NOW_NS if busy else next_ns))
+            for exchange in client.turn(NOW_NS if busy else next_ns):
+                course.leave(exchange.outgoing)
+                ended.append(exchange)
             _emit_one(ended, emit)
-    return list(queue) + ([upcoming] if upcoming is not None else [])
+    return _planned([*queue, upcoming])
 
 
 @contextlib.contextmanager
-def _ending(client: Client, ended: deque[Exchange], emit: Emit) -> Iterator[None]:
+def _ending(client: Client, ended: deque[Exchange], emit: Emit, stop: Stop) -> Iterator[None]:
     """However the loop ends: what has ended, and what is cut off, is handed on, and no connection stays open after a
     failure of our own, which may be that there are no more files to open.
     """
@@ -87,7 +126,7 @@ def _ending(client: Client, ended: deque[Exchange], emit: Emit) -> Iterator[None
             for exchange in (*ended, *cut):
                 emit(exchange)
         raise
-    for exchange in (*ended, *client.cancel(_INTERRUPTED)):
+    for exchange in (*ended, *client.cancel(_INTERRUPTED if stop() else _LOAD_ENDED)):
         emit(exchange)
 
 
@@ -101,11 +140,9 @@ def _emit_one(ended: deque[Exchange], emit: Emit) -> None:
         emit(ended.popleft())
 
 
-def _start_next(client: Client, requests: Iterator[Outgoing], intended_ns: int, until_ns: int) -> bool:
-    if client.now_ns() >= until_ns or (outgoing := next(requests, None)) is None:
-        return False
-    client.start(outgoing, intended_ns)
-    return True
+def _planned(left: Sequence[Outgoing | None]) -> list[Outgoing]:
+    """Without the cooldown, which is no part of a plan."""
+    return [outgoing for outgoing in left if outgoing is not None and outgoing.request.phase is not Phase.COOLDOWN]
 
 
 def _due_ns(outgoing: Outgoing, start_ns: int) -> int:

@@ -22,7 +22,8 @@ from cadenza.record import WorkerHealth
 
 _LOOK_S = 0.1
 _LAST_WORDS_S = 5.0
-_FIELDS = 4
+# One word for all to stop, one that enough is measured; of each worker a tally of four, and whether it has finished.
+_HEAD, _FIELDS = 2, 5
 
 
 class Share(NamedTuple):
@@ -46,15 +47,15 @@ class Tally(NamedTuple):
 
 
 class Board:
-    """Shared memory: one tally a worker, and the word to stop."""
+    """Shared memory: one tally a worker, whether its measured requests are all in, and the words to stop."""
 
     def __init__(self, workers: int) -> None:
-        self._cells = memoryview(mmap.mmap(-1, 8 * (1 + _FIELDS * workers))).cast("q")
+        self._cells = memoryview(mmap.mmap(-1, 8 * (_HEAD + _FIELDS * workers))).cast("q")
         self._workers = workers
 
     def count(self, worker: int, *, measured: bool, failed: bool, tokens: int, now_ns: int) -> None:
         """One more answer of `worker`; only that worker writes there."""
-        cells, at = self._cells, 1 + _FIELDS * worker
+        cells, at = self._cells, _HEAD + _FIELDS * worker
         cells[at] += measured
         cells[at + 1] += measured and failed
         cells[at + 2] += tokens
@@ -62,9 +63,25 @@ class Board:
 
     def total(self) -> Tally:
         """Of all workers."""
-        rows = [self._cells[1 + _FIELDS * worker :][:_FIELDS].tolist() for worker in range(self._workers)]
+        rows = [self._cells[_HEAD + _FIELDS * worker :][:4].tolist() for worker in range(self._workers)]
         ended, failed, tokens, last_ns = zip(*rows, strict=True)
         return Tally(sum(ended), sum(failed), sum(tokens), max(last_ns))
+
+    @property
+    def enough(self) -> bool:
+        """No worker measures any further request."""
+        return self._cells[1] != 0
+
+    def say_enough(self) -> None:
+        self._cells[1] = 1
+
+    def finish(self, worker: int) -> None:
+        """Nothing measured of `worker` is out any more."""
+        self._cells[_HEAD + _FIELDS * worker + 4] = 1
+
+    @property
+    def all_finished(self) -> bool:
+        return all(self._cells[_HEAD + _FIELDS * worker + 4] for worker in range(self._workers))
 
     @property
     def stopped(self) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from time import monotonic
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from cadenza.clock import NS_PER_S
 from cadenza.load.shard import Tally
@@ -11,6 +11,14 @@ from cadenza.report.table import number, ttft_headline
 from cadenza.stats.summary import PointSummary
 
 _EVERY_S = 0.25
+
+
+class Left(Protocol):
+    """How long points will take, in seconds of the run's clock; None: not known."""
+
+    def point_s(self, point: Point) -> float | None: ...
+
+    def left_s(self, first: int) -> float | None: ...
 
 
 class Progress:
@@ -31,8 +39,8 @@ class Progress:
         self._drawn = 0
         self._next_s = 0.0
 
-    def point_started(self, point: Point, position: int, total: int) -> None:
-        """A point begins: number `position` of `total`."""
+    def point_started(self, point: Point, position: int, total: int, left: Left | None = None) -> None:
+        """A point begins: number `position` of `total`; `left` knows how long it and those after it will take."""
         load = "" if point.concurrency is None else f" C={point.concurrency}"
         load += "" if point.rate_per_s is None else f" {point.rate_per_s:g}/s"
         self._head = f"[{position}/{total}] {printable(point.model, 40)}{load}"
@@ -40,6 +48,8 @@ class Progress:
         self._duration_s = point.duration_s
         self._tally = Tally(0, 0, 0, 0)
         self._point = point
+        self._point_s = None if left is None else left.point_s(point)
+        self._rest_s = None if left is None else left.left_s(position)
         self._started_s = self._now_s()
         self._draw(f"{self._head}  warming up")
 
@@ -75,15 +85,20 @@ class Progress:
         return f"{self._head}  {ended}{of}{pace}{wrong}{at}{self._left(elapsed_s, span_s)}"
 
     def _left(self, elapsed_s: float, span_s: float) -> str:
-        if self._duration_s is not None and not self._virtual:
-            left_s = max(0.0, self._duration_s - elapsed_s)
-        elif self._duration_s is not None and span_s > 0:
-            left_s = elapsed_s * max(0.0, self._duration_s / span_s - 1)
-        elif self._planned is not None and (ended := self._tally.ended):
-            left_s = elapsed_s / ended * (self._planned - ended)
+        """Of this point, and of all of them; in virtual time only as far as its pace has shown."""
+        if self._virtual:
+            of_s = self._duration_s or self._point_s
+            if not of_s or not span_s > 0:
+                return ""
+            return f"  {_span(elapsed_s * max(0.0, of_s / span_s - 1))} left"
+        if self._planned is not None and (ended := self._tally.ended):
+            left_s = elapsed_s / ended * max(0, self._planned - ended)
+        elif (of_s := self._duration_s or self._point_s) is not None:
+            left_s = max(0.0, of_s - elapsed_s)
         else:
             return ""
-        return f"  {left_s:.0f} s left" if left_s < 120 else f"  {left_s / 60:.0f} min left"
+        told = f"  {_span(left_s)} left"
+        return told if not self._rest_s else f"{told}, {_span(left_s + self._rest_s)} in all"
 
     def _draw(self, line: str) -> None:
         """Replace the changing line; blanks cover what was longer, so no escape sequence is needed."""
@@ -98,6 +113,10 @@ class Progress:
             self._stream.flush()
         except OSError:
             self._quiet, self._live = True, False
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _clock(seconds: float) -> str:

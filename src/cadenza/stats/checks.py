@@ -4,19 +4,18 @@ import math
 
 import numpy as np
 
-from cadenza.record import LoadLabel, Point, PointStatus
+from cadenza.record import Point, PointStatus
 from cadenza.stats.client_checks import check_client
 from cadenza.stats.columns import Columns
-from cadenza.stats.concurrency import little_residual, mean_in_flight, peak_in_flight
+from cadenza.stats.concurrency import little_residual, mean_in_flight
 from cadenza.stats.latency import dispatch_lag_ms, itl_ms, latency_ms, ttft_ms
+from cadenza.stats.load_checks import check_load
 from cadenza.stats.requests import Failure, Requests
 from cadenza.stats.verdict import Check, Verdict, check
 from cadenza.stats.window import Window
 
 # Above this share of failures the latencies are those of the survivors, and say little about the server.
 MAX_FAILED_SHARE = 0.05
-# A closed loop refills a slot within its own dispatch lag; less than this in flight means that it did not.
-MIN_IN_FLIGHT_SHARE = 0.95
 # Of L, beyond what the edges of a finite window can make.
 MAX_LITTLE_SHARE = 0.05
 # Requests for each one in flight, so that those edges are small.
@@ -30,8 +29,7 @@ def examine(point: Point, columns: Columns, window: Window, requests: Requests, 
     return [
         *_check_counts(point, requests, failures),
         _check_indices(columns),
-        *_check_window(window, columns),
-        *_check_load(point, columns, window),
+        *check_load(point, columns, window),
         _check_little(columns, window),
         *check_client(point, columns),
         _check_stamps(columns),
@@ -73,35 +71,6 @@ def _check_indices(columns: Columns) -> Check:
     twice = len(columns) - len(np.unique(columns.index))
     told = f"{twice} requests have more than one record" if twice else "each request has one record"
     return check("records", told, twice > 0, Verdict.INVALID)
-
-
-def _check_window(window: Window, columns: Columns) -> list[Check]:
-    """A steady state: found, and steady."""
-    if not len(columns):
-        return []
-    if window.kind == "whole":
-        return [Check("steady state", Verdict.SUSPECT, f"no steady state: {window.rule}")]
-    if window.changes:
-        return [Check("steady state", Verdict.SUSPECT, f"no steady state: {change}") for change in window.changes]
-    return [Check("steady state", Verdict.VALID, f"steady for {window.length_s:.1f} s: {window.rule}")]
-
-
-def _check_load(point: Point, columns: Columns, window: Window) -> list[Check]:
-    """In flight never above C, in a closed loop C on average, and the peak never below the mean."""
-    peak, mean = peak_in_flight(columns), mean_in_flight(columns, window.start_ms, window.end_ms)
-    found = []
-    if mean > peak + 1e-9:
-        found.append(Check("in flight", Verdict.INVALID, f"{mean:.2f} in flight on average, but {peak} at most"))
-    slots = point.concurrency
-    if slots is None:
-        return [*found, Check("in flight", Verdict.VALID, f"{peak} in flight at most, {mean:.2f} on average")]
-    if peak > slots:
-        told = f"{peak} requests were in flight where {slots} were asked for"
-        return [*found, Check("in flight", Verdict.INVALID, told)]
-    if point.load is LoadLabel.CLOSED and window.kind == "steady":
-        told = f"{mean:.2f} requests were in flight on average where {slots} were asked for"
-        return [*found, check("in flight", told, mean < MIN_IN_FLIGHT_SHARE * slots, Verdict.SUSPECT)]
-    return [*found, Check("in flight", Verdict.VALID, f"{peak} in flight at most, of {slots} allowed")]
 
 
 def _check_little(columns: Columns, window: Window) -> Check:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from cadenza.clock import NS_PER_MS
 from cadenza.record import Outcome, Phase, Record
 
+_GIVEN_UP = frozenset({Outcome.CANCELLED, Outcome.DROPPED})
+
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -22,6 +24,8 @@ class Columns(msgspec.Struct, kw_only=True, frozen=True):
     """n records of one point. Arrays are (n,) but for the events, which are flat with (n + 1,) offsets.
 
     index          position in the plan
+    measured, cooldown   the phases; neither: warm-up
+    cancelled      we stopped waiting for it, or never sent it
     sent_ms, intended_ms, connected_ms, first_ms, last_ms, done_ms   stamps, NaN: none
     output_tok     tokens of the answer as `token_source` counts them; 0 where nothing came
     read_lag_ms    the longest that a piece of the answer lay unread; NaN: not known, the stamps are the reads' own
@@ -35,7 +39,9 @@ class Columns(msgspec.Struct, kw_only=True, frozen=True):
     origin_ns: int
     index: Ints
     measured: Bools
+    cooldown: Bools
     ok: Bools
+    cancelled: Bools
     sent_ms: Floats
     intended_ms: Floats
     connected_ms: Floats
@@ -67,7 +73,9 @@ class Columns(msgspec.Struct, kw_only=True, frozen=True):
             origin_ns=origin,
             index=np.array([row.index for row in rows], dtype=np.int64),
             measured=np.array([row.phase is Phase.MEASURE for row in rows], dtype=bool),
+            cooldown=np.array([row.phase is Phase.COOLDOWN for row in rows], dtype=bool),
             ok=np.array([row.outcome is Outcome.OK for row in rows], dtype=bool),
+            cancelled=np.array([row.outcome in _GIVEN_UP for row in rows], dtype=bool),
             sent_ms=_stamps(origin, [row.sent_ns for row in rows]),
             intended_ms=_stamps(origin, [row.intended_ns for row in rows]),
             connected_ms=_stamps(origin, [row.connected_ns for row in rows]),

@@ -6,38 +6,39 @@ import msgspec
 import numpy as np
 
 from cadenza.clock import NS_PER_MS
-from cadenza.record import SCHEMA, LoadLabel, Outcome, Point, PointStatus, Record, TokenSource
+from cadenza.record import SCHEMA, LoadLabel, Point, PointStatus, Record, TokenSource
 from cadenza.spec import Slo
 from cadenza.stats import latency, relative
 from cadenza.stats.bottleneck import Bottleneck, add_growth, find_bottleneck, gather
 from cadenza.stats.checks import examine
 from cadenza.stats.client_checks import ceiling_share
-from cadenza.stats.columns import Bools, Columns
+from cadenza.stats.columns import Columns
 from cadenza.stats.concurrency import mean_in_flight, peak_in_flight
 from cadenza.stats.distribution import Distribution
 from cadenza.stats.goodput import Goodput, goodput
 from cadenza.stats.intervals import Interval, rate_interval
+from cadenza.stats.load_checks import round_size
 from cadenza.stats.machine import Machine, Stretch, describe_machine
+from cadenza.stats.notes import list_notes
+from cadenza.stats.population import follow
 from cadenza.stats.reconcile import Reconciliation, check_server, reconcile
 from cadenza.stats.repeats import Agreement, compare
 from cadenza.stats.requests import Failure, Requests, count_requests, list_failures
+from cadenza.stats.stability import Stability, assess_stability
 from cadenza.stats.throughput import rate_per_s, requests_per_s, throughput_tok_per_s, tokens_per_event
 from cadenza.stats.tracks import Telemetry
 from cadenza.stats.verdict import Check, Verdict, judge
-from cadenza.stats.window import Window, ended_inside, steady_window, whole_window
+from cadenza.stats.window import Window, load_window
 
 NAN = float("nan")
-# A capped loop that sends less than this share of what is due has a queue that does not come back down.
-KEEPS_UP = 0.95
 
 
 class WindowTold(msgspec.Struct, frozen=True):
-    """Which window the point's figures are of; `steady`: nothing in it moves any more."""
+    """Which stretch throughput and the machine's figures are of; `steady`: nothing in it moves."""
 
     kind: str
     rule: str
     steady: bool
-    cut: int
 
 
 class InFlight(msgspec.Struct, frozen=True):
@@ -47,19 +48,10 @@ class InFlight(msgspec.Struct, frozen=True):
     mean: float
 
 
-class WholeRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The same figures over the whole measured run, ramp and drain included."""
-
-    window_s: float
-    throughput_tok_per_s: float
-    requests_per_s: float
-    ttft_ms: Distribution
-    tpot_ms: Distribution
-
-
 class PointSummary(msgspec.Struct, kw_only=True):
-    """One point. Distributions are of measured `ok` requests that ended in the window; null: see `undefined`.
+    """One point. Distributions are of the population: measured requests, each followed to its end; null: `undefined`.
 
+    stability   of an open or capped loop; null: a closed one
     machine, reconciliation, bottleneck   where the machine was watched; the second where the engine gave its page
     """
 
@@ -98,12 +90,13 @@ class PointSummary(msgspec.Struct, kw_only=True):
     tpot_ms: Distribution
     itl_ms: Distribution
     latency_ms: Distribution
+    user_latency_ms: Distribution
     dispatch_lag_ms: Distribution
     read_lag_ms: Distribution
     connect_ms: Distribution
     ceiling_share: float
     goodput: Goodput | None
-    whole_run: WholeRun
+    stability: Stability | None
     machine: Machine | msgspec.UnsetType = msgspec.UNSET
     reconciliation: Reconciliation | msgspec.UnsetType = msgspec.UNSET
     bottleneck: Bottleneck | msgspec.UnsetType = msgspec.UNSET
@@ -157,18 +150,16 @@ def summarise_point(
     # Records come in the order in which requests ended, which a rebuilt run keeps; the plan's order is the stable one.
     records = sorted(records, key=lambda record: record.index)
     columns = Columns.of(records)
-    window, whole = steady_window(point, columns), whole_window(columns)
+    window = load_window(point, columns)
     requests, failures = count_requests(point, records), list_failures(records)
     server = None if telemetry is None else reconcile(telemetry, point.index, point.model, records)
     checks = examine(point, columns, window, requests, failures) + check_server(server)
     verdict, reasons = judge(checks)
-    inside = ended_inside(columns, window) & columns.ok
-    in_order = np.flatnonzero(inside)[np.argsort(columns.sent_ms[inside], kind="stable")]
     sent = columns.measured & np.isfinite(columns.sent_ms)
-    ttft = latency.ttft_ms(columns)
-    tpot = latency.tpot_ms(columns)
+    size = round_size(point, columns, window)
     per_event = tokens_per_event(columns)
     offered, achieved = rate_per_s(columns.intended_ms[sent]), rate_per_s(columns.sent_ms[sent])
+    throughput, latencies = throughput_tok_per_s(columns, window), _latencies(columns, size)
     point_summary = PointSummary(
         index=point.index,
         model=point.model,
@@ -179,37 +170,78 @@ def summarise_point(
         status=point.status,
         verdict=verdict,
         reasons=reasons,
-        notes=[*_note_rate(point, offered, achieved), *_note_wait(point, columns, inside), *_notes(records, per_event)],
+        notes=list_notes(point, records, columns, per_event),
         checks=checks,
         requests=requests,
         failures=failures,
         duration_s=_duration_s(columns),
         window_s=window.length_s,
-        window=WindowTold(window.kind, window.rule, window.kind == "steady" and not window.changes, window.cut),
+        window=WindowTold(window.kind, window.rule, window.kind == "steady" and _is_steady(checks)),
         output_tokens=int(columns.output_tok[columns.measured & columns.ok].sum()),
         token_source=_token_source(columns),
         tokens_per_event=per_event,
-        throughput_tok_per_s=throughput_tok_per_s(columns, window),
-        throughput_interval=rate_interval(columns.event_ms, columns.event_tok, window.start_ms, window.end_ms),
+        throughput_tok_per_s=throughput,
+        throughput_interval=rate_interval(
+            columns.event_ms,
+            columns.event_tok,
+            window.start_ms,
+            window.end_ms,
+            min_slice_ms=_round_ms(columns, window, size),
+        ),
         requests_per_s=requests_per_s(columns, window),
         offered_per_s=offered,
         achieved_per_s=achieved,
         in_flight=InFlight(peak_in_flight(columns), mean_in_flight(columns, window.start_ms, window.end_ms)),
-        ttft_ms=Distribution.of(ttft[in_order], in_time_order=True),
-        user_ttft_ms=Distribution.of(latency.user_ttft_ms(columns)[in_order], in_time_order=True),
-        tpot_ms=Distribution.of(tpot[in_order], in_time_order=True),
-        itl_ms=Distribution.of(latency.itl_ms(columns, inside, in_time_order=True), in_time_order=True),
-        latency_ms=Distribution.of(latency.latency_ms(columns)[in_order], in_time_order=True),
+        ttft_ms=latencies["ttft_ms"],
+        user_ttft_ms=latencies["user_ttft_ms"],
+        tpot_ms=latencies["tpot_ms"],
+        itl_ms=latencies["itl_ms"],
+        latency_ms=latencies["latency_ms"],
+        user_latency_ms=latencies["user_latency_ms"],
         dispatch_lag_ms=Distribution.of(latency.dispatch_lag_ms(columns)[sent]),
         read_lag_ms=Distribution.of(latency.read_lag_ms(columns)[sent]),
         connect_ms=Distribution.of(latency.connect_ms(columns)[sent]),
         ceiling_share=ceiling_share(point, columns),
         goodput=None if slo is None else goodput(point, columns, window, slo),
-        whole_run=_whole_run(columns, whole),
+        stability=assess_stability(point, columns),
     )
     if telemetry is not None:
         point_summary = _add_machine(point_summary, point, telemetry, _stretch(window, columns), server)
-    return msgspec.structs.replace(point_summary, undefined=_undefined(point_summary))
+    return msgspec.structs.replace(point_summary, undefined=_explain_undefined(point_summary))
+
+
+def _latencies(columns: Columns, size: int) -> dict[str, Distribution]:
+    """Each figure of the population, with intervals that know how many requests a round has."""
+    first = np.isfinite(columns.first_ms)
+    since_sent, since_due = columns.sent_ms, columns.intended_ms
+    figures = {
+        "ttft_ms": (latency.ttft_ms(columns), since_sent, first),
+        "user_ttft_ms": (latency.user_ttft_ms(columns), since_due, first),
+        "latency_ms": (latency.latency_ms(columns), since_sent, columns.ok),
+        "user_latency_ms": (latency.user_latency_ms(columns), since_due, columns.ok),
+        # Of an answer that is cut off nobody knows at what pace it would have gone on.
+        "tpot_ms": (latency.tpot_ms(columns), np.full(len(columns), NAN), columns.ok),
+    }
+    found = {}
+    for name, (values_ms, since_ms, known) in figures.items():
+        followed = follow(columns, values_ms, since_ms, known)
+        found[name] = Distribution.of(
+            followed.values, in_time_order=True, round_size=size, censored=followed.lost if len(followed.lost) else None
+        )
+    gaps = latency.itl_ms(columns, columns.measured & columns.ok, in_time_order=True)
+    per_request = max(1, round(len(gaps) / max(1, found["latency_ms"].n)))
+    found["itl_ms"] = Distribution.of(gaps, in_time_order=True, round_size=size * per_request)
+    return found
+
+
+def _round_ms(columns: Columns, window: Window, size: int) -> float:
+    """How long two rounds of requests take, in ms."""
+    sent = int((columns.measured & np.isfinite(columns.sent_ms)).sum())
+    return 2 * size * 1000 * window.length_s / sent if sent else 0.0
+
+
+def _is_steady(checks: Sequence[Check]) -> bool:
+    return all(check.verdict in (None, Verdict.VALID) for check in checks if check.name == "steady state")
 
 
 def _add_machine(
@@ -300,17 +332,6 @@ def _unrelated(point: PointSummary, why: str) -> PointSummary:
     return msgspec.structs.replace(point, undefined={**point.undefined, **undefined})
 
 
-def _whole_run(columns: Columns, whole: Window) -> WholeRun:
-    mine = columns.measured & columns.ok
-    return WholeRun(
-        window_s=whole.length_s,
-        throughput_tok_per_s=throughput_tok_per_s(columns, whole),
-        requests_per_s=requests_per_s(columns, whole),
-        ttft_ms=Distribution.of(latency.ttft_ms(columns)[mine]),
-        tpot_ms=Distribution.of(latency.tpot_ms(columns)[mine]),
-    )
-
-
 def _duration_s(columns: Columns) -> float:
     """From the first dispatch of any phase to the last end."""
     sent, done = columns.sent_ms[np.isfinite(columns.sent_ms)], columns.done_ms[np.isfinite(columns.done_ms)]
@@ -326,63 +347,33 @@ def _token_source(columns: Columns) -> str | None:
     return "mixed" if told.any() else TokenSource.EVENTS.value
 
 
-def _note_rate(point: Point, offered: float, achieved: float) -> list[str]:
-    """A cap that cannot keep up makes a queue at the client, which grows for as long as one measures."""
-    if point.load is not LoadLabel.CAPPED or not achieved < KEEPS_UP * offered:
-        return []
-    told = f"requests left at {achieved:.3g}/s where {offered:.3g}/s were due"
-    return [f"{told}: over capacity at this cap, so user TTFT grows with the length of the run"]
-
-
-def _note_wait(point: Point, columns: Columns, inside: Bools) -> list[str]:
-    """What a client that counts from the dispatch would have said, where that is not the same."""
-    if point.load is LoadLabel.CLOSED or not inside.any():
-        return []
-    user, naive = latency.user_ttft_ms(columns)[inside], latency.ttft_ms(columns)[inside]
-    user, naive = (kept[np.isfinite(kept)] for kept in (user, naive))
-    if not len(naive) or user.mean() - naive.mean() <= max(1.0, 0.01 * naive.mean()):
-        return []
-    pairs = [("mean", user.mean(), naive.mean())]
-    pairs += [(f"P{q}", np.percentile(user, q), np.percentile(naive, q)) for q in (50, 95)]
-    told = ", ".join(f"{name} {felt:.1f} and {sent:.1f} ms" for name, felt, sent in pairs)
-    return [f"user TTFT and TTFT from dispatch differ by the wait to be sent: {told}"]
-
-
-def _notes(records: Sequence[Record], per_event: float) -> list[str]:
-    """Worth knowing, and no reason to doubt."""
-    notes = []
-    if per_event > 1.005:
-        notes.append(f"{per_event:.2f} tokens an event: ITL is per event, not per token")
-    remarks: dict[str, int] = {}
-    for record in records:
-        if record.outcome is Outcome.OK and record.detail:
-            remarks[record.detail] = remarks.get(record.detail, 0) + 1
-    notes += [f"{n} answers: {remark}" for remark, n in sorted(remarks.items(), key=lambda item: -item[1])[:3]]
-    return notes
-
-
-def _undefined(point: PointSummary) -> dict[str, str]:
+def _explain_undefined(point: PointSummary) -> dict[str, str]:
     """Why a figure is null."""
     reasons = {}
     for name in ("offered_per_s", "achieved_per_s"):
         if np.isnan(getattr(point, name)):
             reasons[name] = "fewer than two requests were sent at different times"
     if np.isnan(point.throughput_tok_per_s):
-        reasons["throughput_tok_per_s"] = reasons["requests_per_s"] = "the window has no length"
+        reasons["throughput_tok_per_s"] = "the window has no length"
+    if np.isnan(point.requests_per_s):
+        reasons["requests_per_s"] = "there is no throughput, or no answer with a token to divide it by"
     if point.goodput is None:
         reasons["goodput"] = "no bounds were given: `cadenza show RUN --slo ttft=500,tpot=50`, or slo in the settings"
     if np.isnan(point.ceiling_share):
         reasons["ceiling_share"] = "the machine was not calibrated, or nothing was measured in real time"
     if np.isnan(point.tokens_per_event):
         reasons["tokens_per_event"] = "no answer had its tokens counted by the server"
+    if point.stability is None:
+        reasons["stability"] = "in a closed loop the answers set the rate"
     if point.token_source is None:
         reasons["token_source"] = "no request succeeded"
     empty = {
-        "ttft_ms": "no answer with a token ended in the window",
-        "user_ttft_ms": "no answer with a token ended in the window",
-        "tpot_ms": "no answer with two tokens in two events ended in the window",
-        "itl_ms": "no answer with two events ended in the window",
-        "latency_ms": "no answer with a token ended in the window",
+        "ttft_ms": "no measured answer has a token",
+        "user_ttft_ms": "no measured answer has a token",
+        "tpot_ms": "no measured answer has tokens at two times, in a number that is known",
+        "itl_ms": "no measured answer has two events",
+        "latency_ms": "no measured answer has a token",
+        "user_latency_ms": "no measured answer has a token",
         "dispatch_lag_ms": "no request was sent",
         "read_lag_ms": "no answer was stamped by the kernel",
         "connect_ms": "every connection was open already",

@@ -17,13 +17,14 @@ def throughput_tok_per_s(columns: Columns, window: Window) -> float:
 
 
 def requests_per_s(columns: Columns, window: Window) -> float:
-    """**Request rate**: `ok` requests that ended inside the window / its length. NaN: it has no length.
+    """**Request rate**: throughput / mean output tokens of the measured `ok` requests.
 
-    Those of the warm-up count, as their tokens do: a closed loop with C slots opens its window with C of them in
-    flight and closes it with C measured ones, so that leaving them out would lose up to C answers.
+    Counting the answers that end in a window counts short ones too often, since long ones are cut off at its edges.
+    NaN: no throughput, or no tokens.
     """
-    ended = int((columns.ok & window.holds(columns.done_ms)).sum())
-    return ended / window.length_s if window.length_s > 0 else float("nan")
+    lengths = columns.output_tok[columns.measured & columns.ok]
+    mean = float(lengths.mean()) if len(lengths) else 0.0
+    return throughput_tok_per_s(columns, window) / mean if mean > 0 else float("nan")
 
 
 def tokens_per_event(columns: Columns) -> float:

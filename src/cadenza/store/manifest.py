@@ -24,6 +24,8 @@ class Server(msgspec.Struct, kw_only=True):
 
     tokens_per_event   of the trial answer; None where the server gives no usage
     accepts_*          False: the server refused the field, and the run goes on without it
+    trial_first_s, trial_token_s   of the trial answers, one at a time: to the first token, and each token from there;
+                       None: not known
     """
 
     engine: str
@@ -36,6 +38,8 @@ class Server(msgspec.Struct, kw_only=True):
     accepts_ignore_eos: bool
     accepts_include_usage: bool
     simulated: bool
+    trial_first_s: float | None = None
+    trial_token_s: float | None = None
 
 
 class Manifest(msgspec.Struct, kw_only=True):

@@ -1,5 +1,7 @@
 """A point's plan: every request with its bytes and, in an open loop, its time; made from the seed before the clock."""
 
+import math
+import random
 from collections.abc import Iterator, Sequence
 from itertools import count
 
@@ -12,12 +14,17 @@ from cadenza.arrivals.arrival import for_horizon
 from cadenza.load.exchange import Outgoing
 from cadenza.load.target import Target
 from cadenza.prompts import catalogue as prompts
-from cadenza.record import Phase, Point, Request
+from cadenza.prompts.source import PromptSource
+from cadenza.record import LoadLabel, Phase, Point, Request
 from cadenza.spec import Credentials, Spec
 from cadenza.store.manifest import Server
 from cadenza.wire.dialect import Options
 from cadenza.wire.dialects import DIALECTS
 from cadenza.wire.http1 import encode_request
+
+# Arrivals that are drawn at once where nothing bounds the plan, and lengths from which residual ones are drawn.
+_READY = 2048
+_LENGTHS = 64
 
 
 class Phrasing:
@@ -52,10 +59,13 @@ def options_for(spec: Spec, model: str, server: Server | None = None) -> Options
     )
 
 
-def draw_requests(spec: Spec, point: Point, first: int = 0, step: int = 1) -> Iterator[Request]:
-    """The point's requests, warm-up first; without end where only a duration bounds a closed loop.
+def draw_requests(
+    spec: Spec, point: Point, first: int = 0, step: int = 1, *, cooldown: bool = False
+) -> Iterator[Request]:
+    """The point's requests, warm-up first; without end where nothing bounds them beforehand, or with a `cooldown`.
 
-    With a `first` and a `step` the part of one worker: indices first, first + step, …, the same as in the whole.
+    With a `first` and a `step` the part of one worker: indices first, first + step, …, the same as in the whole. The
+    first request of each slot of a closed loop, if it is of the warm-up, asks for a residual length.
     """
     source = prompts.parse(
         spec.prompts,
@@ -64,26 +74,73 @@ def draw_requests(spec: Spec, point: Point, first: int = 0, step: int = 1) -> It
         output_tokens=spec.output_tokens,
         unique=spec.cache == "unique",
     )
-    due_ns = _arrivals_ns(spec, point)
-    total = None if point.planned is None else point.warmup + point.planned
-    if due_ns is not None:
-        total = len(due_ns)
-    elif spec.requests is not None:
-        total = point.warmup + spec.requests
-    for index in count(first, step) if total is None else range(first, total, step):
+    due = None if point.rate_per_s is None else _Due(spec, point)
+    total = _total(spec, point) if due is None else due.total
+    residual = _Residual(spec, point, source)
+    for index in count(first, step) if total is None or cooldown else range(first, total, step):
+        request = residual.request(index) if index < residual.slots else source.request(index)
         yield msgspec.structs.replace(
-            source.request(index),
-            phase=Phase.WARMUP if index < point.warmup else Phase.MEASURE,
-            due_ns=None if due_ns is None else int(due_ns[index]),
+            request, phase=_phase(index, point.warmup, total), due_ns=None if due is None else due.ns(index)
         )
 
 
-def _arrivals_ns(spec: Spec, point: Point) -> NDArray[np.int64] | None:
-    if point.rate_per_s is None:
-        return None
-    law, rng = arrivals.parse(spec.arrivals), np.random.default_rng([spec.seed, point.index])
+def _phase(index: int, warmup: int, total: int | None) -> Phase:
+    if index < warmup:
+        return Phase.WARMUP
+    return Phase.MEASURE if total is None or index < total else Phase.COOLDOWN
+
+
+def _total(spec: Spec, point: Point) -> int | None:
+    """Warm-up and measured requests; None: not known beforehand."""
     if point.planned is not None:
-        return law.times_ns(rng, point.rate_per_s, point.warmup + point.planned)
-    assert point.duration_s is not None
-    times_ns = for_horizon(law, rng, point.rate_per_s, point.duration_s)
-    return times_ns if spec.requests is None else times_ns[: point.warmup + spec.requests]
+        return point.warmup + point.planned
+    return point.warmup + spec.requests if isinstance(spec.requests, int) else None
+
+
+class _Due:
+    """When requests of an open or capped loop are due. Laws are prefix-stable, so that the plan grows as it is used."""
+
+    def __init__(self, spec: Spec, point: Point) -> None:
+        assert point.rate_per_s is not None
+        self._law = arrivals.parse(spec.arrivals)
+        self._rate_per_s = point.rate_per_s
+        self._seed = [spec.seed, point.index]
+        self.total = _total(spec, point)
+        if point.duration_s is not None:
+            rng = np.random.default_rng(self._seed)
+            self._ns = for_horizon(self._law, rng, point.rate_per_s, point.duration_s)
+            self.total = len(self._ns) if self.total is None else min(self.total, len(self._ns))
+        else:
+            self._ns = self._draw(self.total or _READY)
+
+    def ns(self, index: int) -> int:
+        if index >= len(self._ns):
+            self._ns = self._draw(max(2 * len(self._ns), index + 1))
+        return int(self._ns[index])
+
+    def _draw(self, n: int) -> NDArray[np.int64]:
+        return self._law.times_ns(np.random.default_rng(self._seed), self._rate_per_s, n)
+
+
+class _Residual:
+    """The first request of each slot: what is left of an answer that an observer finds under way.
+
+    Slots that begin together with whole answers end together, too, and stay in step for the whole point. In the steady
+    state an observer meets an answer with a probability in proportion to its length, at a uniform place in it (Cox,
+    Renewal Theory, 1962, chapter 5).
+    """
+
+    def __init__(self, spec: Spec, point: Point, source: PromptSource) -> None:
+        closed = point.load is LoadLabel.CLOSED
+        self.slots = min(point.warmup, point.concurrency or 0) if closed else 0
+        self._seed = f"{spec.seed}/{point.index}"
+        self._source = source
+        self._lengths: list[int] = []
+
+    def request(self, index: int) -> Request:
+        if not self._lengths:
+            self._lengths = [self._source.request(n).output_tokens for n in range(_LENGTHS)]
+        rng = random.Random(f"{self._seed}/{index}/residual")
+        (length,) = rng.choices(self._lengths, weights=self._lengths)
+        output_tokens = max(1, math.ceil(rng.random() * length))
+        return msgspec.structs.replace(self._source.request(index), output_tokens=output_tokens)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from cadenza.clock import NS_PER_S
 from cadenza.errors import TargetError, UsageError
 from cadenza.load.client import Client
 from cadenza.load.exchange import Exchange
@@ -56,6 +57,7 @@ def examine(transport: Transport, phrasing: Phrasing, spec: Spec, credentials: C
     trials = [_try_model(transport, phrasing, spec, name, [model.id for model in listed[0]]) for name in names]
     usage = [trial.record for trial in trials if trial.record.token_source == "usage"]
     events = sum(len(record.event_ns) for record in usage)
+    answered = [trial.record for trial in trials if trial.record.event_ns]
     lengths = [model.max_model_len for model in listed[0] if model.id in names and model.max_model_len]
     return Server(
         engine=engine,
@@ -68,7 +70,15 @@ def examine(transport: Transport, phrasing: Phrasing, spec: Spec, credentials: C
         accepts_ignore_eos=all(trial.options.ignore_eos for trial in trials),
         accepts_include_usage=all(trial.options.include_usage for trial in trials),
         simulated=engine == _OWNERS[_SIMULATED],
+        trial_first_s=_mean_s([(r.event_ns[0] - (r.sent_ns or 0), 1) for r in answered]),
+        trial_token_s=_mean_s([(r.event_ns[-1] - r.event_ns[0], r.output_tokens or 0) for r in answered if r.event_ns[1:]]),
     )
+
+
+def _mean_s(spans: Sequence[tuple[int, int]]) -> float | None:
+    """Seconds each of so many, from (nanoseconds, how many); None: of none."""
+    n = sum(count for _, count in spans)
+    return sum(ns for ns, _ in spans) / n / NS_PER_S if n else None
 
 
 def choose_models(spec: Spec, served: Sequence[str], *, simulated: bool) -> list[str]:

@@ -4,28 +4,33 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from cadenza.clock import MonotonicClock
+from cadenza.clock import NS_PER_S, MonotonicClock
 from cadenza.load.client import Client
 from cadenza.load.health import HealthMeter, undisturbed
 from cadenza.load.shard import Board, Share, Tally, run_shards, wait_until
 from cadenza.load.sockets import SocketTransport
 from cadenza.load.transport import Transport
-from cadenza.record import Point, PointStatus, WorkerHealth
+from cadenza.record import LoadLabel, Point, PointStatus, Record, WorkerHealth
 from cadenza.spec import Spec
 from cadenza.stats.summary import PointSummary, Summary, relate, summarise_point, to_json
 from cadenza.store.rundir import RunWriter
+from cadenza.store.tail import RunTail
+from cadenza.sweep.enough import Enough
+from cadenza.sweep.forecast import Forecast, response_s
 from cadenza.sweep.plan import Phrasing
 from cadenza.sweep.share import ShareRun, Stop, plan_share
 from cadenza.sweep.watch import MachineWatch
 
 # What every process needs to get ready, as a common start for all of them.
 _READY_NS = 50_000_000
+# However short a point's share of the time is.
+_LEAST_COOLDOWN_S = 10.0
 
 
 class Watcher(Protocol):
     """Who is told how a run goes. Called from the measuring loop: it has to be quick."""
 
-    def point_started(self, point: Point, position: int, total: int) -> None: ...
+    def point_started(self, point: Point, position: int, total: int, forecast: Forecast) -> None: ...
 
     def point_goes_on(self, tally: Tally) -> None: ...
 
@@ -64,17 +69,24 @@ class Runner:
         self._count_workers = count_workers
         self._machine = machine
         self._done: list[PointSummary] = []
+        self._tail = RunTail(writer.path)
         self._client = self._client_over(transport)
 
     def run(self) -> Summary:
         """Measure until done or stopped; the summary so far is on disk after every point."""
-        points = self._writer.manifest.points
+        manifest = self._writer.manifest
+        points = manifest.points
+        answer_s = response_s(self._spec, manifest.server, points[0].model) if points else None
+        forecast = Forecast(self._spec, points, answer_s)
         try:
             for position, point in enumerate(points, start=1):
                 if self._stop():
                     break
-                self._watcher.point_started(point, position, len(points))
+                began_ns = self._client.now_ns()
+                self._plan_time(point, forecast, answer_s)
+                self._watcher.point_started(point, position, len(points), forecast)
                 self._measure(point)
+                forecast.done(point, (self._client.now_ns() - began_ns) / NS_PER_S)
                 self._writer.save_summary(to_json(self.summary()))
         finally:
             self._client.close()
@@ -83,6 +95,15 @@ class Runner:
     def summary(self) -> Summary:
         """Of the points that have been begun."""
         return relate(self._done, simulated=self._writer.manifest.simulated, tool=self._tool)
+
+    def _plan_time(self, point: Point, forecast: Forecast, answer_s: float | None) -> None:
+        """How long the point may take, and over which time its slots are first filled: about that of one answer."""
+        point.budget_s = forecast.budget_s(point)
+        if point.budget_s is not None and point.cooldown_s is not None:
+            point.cooldown_s = min(point.cooldown_s, max(_LEAST_COOLDOWN_S, point.budget_s))
+        if point.load is LoadLabel.CLOSED and point.warmup >= (point.concurrency or 1):
+            latest = [done.latency_ms.mean for done in self._done if done.model == point.model and done.latency_ms.n]
+            point.opening_s = latest[-1] / 1000 if latest else answer_s or 0.0
 
     def _client_over(self, transport: Transport) -> Client:
         origins = [target.origin for target in self._phrasing.targets]
@@ -116,16 +137,20 @@ class Runner:
     def _measure_here(self, point: Point, workers: int) -> None:
         share, board = Share(), Board(workers)
         requests = plan_share(self._spec, self._phrasing, self._writer.manifest.server, point, share)
+        enough = Enough(point) if point.auto else None
 
-        def count(worker: int, *, measured: bool, failed: bool, tokens: int, now_ns: int) -> None:
-            board.count(worker, measured=measured, failed=failed, tokens=tokens, now_ns=now_ns)
+        def hear(record: Record) -> None:
+            if enough is not None:
+                enough.add(record)
+                if enough.is_met():
+                    board.say_enough()
             self._watcher.point_goes_on(board.total())
 
         self._begin(point, self._client.now_ns())
         with undisturbed():
             meter = HealthMeter(self._transport.counters) if self._transport.counters is not None else None
             start_ns = point.start_ns = self._client.now_ns()
-            ShareRun(point, share, self._client, self._writer, count, self._stop).run(requests, start_ns)
+            ShareRun(point, share, self._client, self._writer, board, self._stop, hear).run(requests, start_ns)
             if meter is not None:
                 point.workers = [meter.read(share.worker)]
 
@@ -145,9 +170,25 @@ class Runner:
                 client = self._client_over(transport)
                 wait_until(client.now_ns, start_ns)
                 meter = HealthMeter(transport.counters)
-                ShareRun(point, share, client, sink, board.count, stop).run(plans[share.worker], start_ns)
+                run = ShareRun(point, share, client, sink, board, stop, lambda record: None)
+                run.run(plans[share.worker], start_ns)
                 client.close()
                 return meter.read(share.worker)
 
+        enough = Enough(point) if point.auto else None
+
+        def watch(tally: Tally) -> None:
+            if enough is not None and self._has_enough(enough, point):
+                board.say_enough()
+            self._watcher.point_goes_on(tally)
+
         with undisturbed():
-            point.workers = run_shards(workers, work, board, self._watcher.point_goes_on, self._stop)
+            point.workers = run_shards(workers, work, board, watch, self._stop)
+
+    def _has_enough(self, enough: Enough, point: Point) -> bool:
+        """Of the records that the workers have written by now."""
+        fresh = self._tail.read()
+        for record in fresh.records:
+            if record.point == point.index:
+                enough.add(record)
+        return not fresh.behind and enough.is_met()

@@ -1,0 +1,194 @@
+"""Was the load what was asked for, for long enough, and did anything move while it was?"""
+
+import numpy as np
+
+from cadenza.record import LoadLabel, Point
+from cadenza.stats import latency
+from cadenza.stats.columns import Columns, Floats
+from cadenza.stats.concurrency import mean_in_flight, peak_in_flight
+from cadenza.stats.intervals import mean_interval
+from cadenza.stats.population import Followed, censored, follow, population, was_held
+from cadenza.stats.stability import MIN_RESPONSES, Stability, assess_stability
+from cadenza.stats.steady import Change, can_judge, find_change
+from cadenza.stats.verdict import Check, Verdict, check
+from cadenza.stats.window import Window
+
+# A closed loop refills a slot within its own dispatch lag; less than this in flight means that it did not.
+MIN_IN_FLIGHT_SHARE = 0.95
+# Changes that count, as fractions. TTFT scatters more than TPOT, and swings without the server having changed.
+MATERIAL = {"TPOT": 0.05, "TTFT": 0.25}
+# Slots in step: the mean resultant length of their dispatch times within a round. By chance C uniform phases have one
+# of r with a probability of exp(−C r²) (Rayleigh), so that few slots cannot be told from slots in step.
+MIN_LOCKSTEP, LOCKSTEP_CHANCE = 0.8, 0.005
+
+
+def check_load(point: Point, columns: Columns, window: Window) -> list[Check]:
+    """The checks of the load, in the order in which `cadenza check` lists them."""
+    return [
+        *_check_window(window, columns),
+        *_check_steady(point, columns, window),
+        *_check_end(point, columns),
+        *_check_stability(point, columns),
+        *_check_lockstep(point, columns),
+        *_check_in_flight(point, columns, window),
+    ]
+
+
+def round_size(point: Point, columns: Columns, window: Window) -> int:
+    """Requests of one round: C in a closed loop, else the mean number in flight, at least 1."""
+    if point.load is LoadLabel.CLOSED:
+        return point.concurrency or 1
+    level = mean_in_flight(columns, window.start_ms, window.end_ms)
+    return max(1, round(level)) if level == level else 1
+
+
+def _check_window(window: Window, columns: Columns) -> list[Check]:
+    if not len(columns):
+        return []
+    if window.kind == "whole":
+        return [Check("window", Verdict.SUSPECT, f"no steady state: {window.rule}")]
+    return [Check("window", Verdict.VALID, f"the load was held for {window.length_s:.1f} s: {window.rule}")]
+
+
+def _check_steady(point: Point, columns: Columns, window: Window) -> list[Check]:
+    """Neither TPOT nor TTFT (user TTFT where the plan sets the times) moves in the order of dispatch."""
+    if not len(columns) or window.kind == "whole":
+        return []
+    size = round_size(point, columns, window)
+    series = [(name, values) for name, values in _series(point, columns) if np.isfinite(values.values).any()]
+    changes = [
+        (name, change)
+        for name, followed in series
+        if (change := find_change(followed.values, round_size=size, material=MATERIAL[name])) is not None
+    ]
+    if changes:
+        return [
+            Check("steady state", Verdict.SUSPECT, f"no steady state: {_describe(name, change)}")
+            for name, change in changes
+        ]
+    if not series or not can_judge(len(series[0][1].values), size):
+        n = len(series[0][1].values) if series else 0
+        return [Check("steady state", None, f"{n} requests, {size} to a round: too few to see whether anything moves")]
+    return [Check("steady state", Verdict.VALID, "neither TPOT nor TTFT changes in the order of dispatch")]
+
+
+def _series(point: Point, columns: Columns) -> list[tuple[str, Followed]]:
+    first = np.isfinite(columns.first_ms)
+    if point.load is LoadLabel.CLOSED:
+        ttft = follow(columns, latency.ttft_ms(columns), columns.sent_ms, first)
+    else:
+        ttft = follow(columns, latency.user_ttft_ms(columns), columns.intended_ms, first)
+    nothing = np.zeros(len(columns), dtype=bool)
+    return [("TPOT", follow(columns, latency.tpot_ms(columns), columns.first_ms, nothing)), ("TTFT", ttft)]
+
+
+def _describe(name: str, change: Change) -> str:
+    return f"{name} {change.kind}: {change.before:.4g} to {change.after:.4g} ms ({100 * change.relative:+.0f} %)"
+
+
+def _check_end(point: Point, columns: Columns) -> list[Check]:
+    """Every measured request was followed to its end, under the load that it was measured under."""
+    lost, mine = int(censored(columns).sum()), int(population(columns).sum())
+    if lost:
+        sentence = f"{lost} of {mine} measured requests had not ended when the load did"
+        if point.cooldown_s is not None:
+            sentence += f", at most {point.cooldown_s:g} s after the last of them was due"
+        return [Check("followed", Verdict.SUSPECT, f"{sentence}: figures that they could move are lower bounds (≥)")]
+    if not mine or was_held(point, columns):
+        return [Check("followed", Verdict.VALID, f"all {mine} measured requests were followed to their end")]
+    moved = _moved_by_end(point, columns)
+    sentence = "the load was not held until the last measured request had ended"
+    if moved:
+        return [Check("followed", Verdict.SUSPECT, f"{sentence}: {moved}")]
+    return [Check("followed", Verdict.VALID, f"{sentence}, which moves no mean beyond its interval")]
+
+
+def _moved_by_end(point: Point, columns: Columns) -> str | None:
+    """The first mean that differs by more than its interval without the requests that saw the load fall."""
+    last_ms = float(np.nanmax(columns.sent_ms[columns.measured], initial=-np.inf))
+    for name, followed in _series(point, columns):
+        values = followed.values
+        before = values[columns.done_ms[followed.places] <= last_ms]
+        interval = mean_interval(values, round_size=point.concurrency or 1)
+        half = (interval.high - interval.low) / 2
+        if not len(before) or not len(values):
+            continue
+        difference = float(values.mean() - before.mean())
+        if abs(difference) > (half if half == half else 0.05 * abs(float(values.mean()))):
+            return f"without the requests that saw it fall, mean {name} differs by {-difference:+.3g} ms"
+    return None
+
+
+def _check_stability(point: Point, columns: Columns) -> list[Check]:
+    """An open or capped load whose backlog grows has no latency that is the server's."""
+    load = assess_stability(point, columns)
+    if load is None:
+        return []
+    return [_judge_stability(load)]
+
+
+def _judge_stability(load: Stability) -> Check:
+    rates = f"{load.arriving_per_s:.3g} requests/s arrive"
+    done = f"the server completes {load.completed_per_s:.3g}/s while requests wait"
+    if load.grows:
+        told = f"UNSTABLE: {rates}, {done}: the backlog grows, and latencies with the length of the run"
+        return Check("stability", Verdict.SUSPECT, told)
+    told = f"the window is {load.window_responses:.1f} mean user latencies long"
+    if not load.is_stable:
+        short = f"{told}, at least {MIN_RESPONSES} are needed to see whether the backlog grows: measure longer"
+        return Check("stability", Verdict.SUSPECT, short)
+    return Check("stability", Verdict.VALID, f"{rates}, and the backlog does not grow; {told}")
+
+
+def _check_lockstep(point: Point, columns: Columns) -> list[Check]:
+    """Slots of a closed loop that send in step see each other's prefill, and the rest of the time nobody's."""
+    slots = point.concurrency or 1
+    least = max(MIN_LOCKSTEP, float(np.sqrt(-np.log(LOCKSTEP_CHANCE) / slots)))
+    if point.load is not LoadLabel.CLOSED or least > 0.95:
+        return []
+    found = lockstep(np.sort(columns.sent_ms[columns.measured & np.isfinite(columns.sent_ms)]), slots)
+    if found != found:
+        return []
+    told = f"dispatch times within a round are concentrated by {found:.2f} (0 even, 1 all at once)"
+    wrong = found > least
+    sentence = f"the {slots} slots are in step: {told}; draw --output-tokens from a range" if wrong else told
+    return [check("lockstep", sentence, wrong, Verdict.SUSPECT)]
+
+
+def lockstep(sent_ms: Floats, slots: int) -> float:
+    """**Lockstep**: how close together the dispatches of a round of `slots` lie, 0 (even) to 1 (at once).
+
+    The mean resultant length of the phases 2π (t − t₀) / (t₁ − t₀) of each round's dispatch times t, from its first
+    dispatch t₀ to the next round's first t₁ (Mardia and Jupp, Directional Statistics, 2000), median over rounds.
+    `sent_ms` (n,) ascending. NaN: fewer than two rounds.
+    """
+    rounds = (len(sent_ms) - 1) // slots
+    if rounds < 2:
+        return float("nan")
+    starts = sent_ms[: rounds * slots + 1 : slots]
+    lasted = np.diff(starts)
+    if not (lasted > 0).all():
+        return float("nan")
+    inside = sent_ms[: rounds * slots].reshape(rounds, slots)
+    phases = 2 * np.pi * (inside - starts[:-1, None]) / lasted[:, None]
+    return float(np.median(np.abs(np.exp(1j * phases).mean(axis=1))))
+
+
+def _check_in_flight(point: Point, columns: Columns, window: Window) -> list[Check]:
+    """In flight never above C, in a closed loop C on average, and the peak never below the mean."""
+    peak, mean = peak_in_flight(columns), mean_in_flight(columns, window.start_ms, window.end_ms)
+    found = []
+    if mean > peak + 1e-9:
+        found.append(Check("in flight", Verdict.INVALID, f"{mean:.2f} in flight on average, but {peak} at most"))
+    slots = point.concurrency
+    if slots is None:
+        return [*found, Check("in flight", Verdict.VALID, f"{peak} in flight at most, {mean:.2f} on average")]
+    if peak > slots:
+        told = f"{peak} requests were in flight where {slots} were asked for"
+        return [*found, Check("in flight", Verdict.INVALID, told)]
+    if point.load is LoadLabel.CLOSED and window.kind == "steady":
+        told = f"{mean:.2f} requests were in flight on average where {slots} were asked for"
+        return [*found, check("in flight", told, mean < MIN_IN_FLIGHT_SHARE * slots, Verdict.SUSPECT)]
+    return [*found, Check("in flight", Verdict.VALID, f"{peak} in flight at most, of {slots} allowed")]
+
+

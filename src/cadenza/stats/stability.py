@@ -1,0 +1,149 @@
+"""Does the server keep up with what arrives? Where it does not, no latency is a property of the server.
+
+Under an overload the backlog, and with it every latency, grows for as long as one measures: a longer run has other
+figures. What is due in a second is known (the plan says it), so that the question is what the server completes while
+there is work waiting.
+"""
+
+import math
+
+import msgspec
+import numpy as np
+
+from cadenza.record import LoadLabel, Point
+from cadenza.stats.columns import Columns, Floats
+from cadenza.stats.latency import user_ttft_ms
+from cadenza.stats.population import Followed, follow, population
+
+# One-sided 1 % of a normal distribution: how far the backlog of a Poisson process grows by chance.
+_Z = 2.33
+# A window shorter than this many response times shows how a backlog begins, and not whether it ends.
+MIN_RESPONSES = 5
+# Where the window is longer than this many mean waits, next to nobody waits.
+MIN_WAITS = 60
+# A server that keeps up completes more than arrives while its backlog is high. In simulation, 128 requests: 1.3 to 2.0
+# times what arrives at a load of 0.6, 0.6 to 1.15 times at a load of 1.1 (5th and 95th percentile, all kinds of server).
+MIN_DRAIN = 1.15
+# The backlog of a server that has recovered is back where it was; a growing one is highest at the end.
+_END, _LOW = 0.1, 0.5
+
+
+class Stability(msgspec.Struct, frozen=True, kw_only=True):
+    """How a load whose times the plan sets was met; null: undefined.
+
+    arriving_per_s    requests due in a second, by the plan
+    completed_per_s   answers completed in a second while at least half of the usual backlog was in the system: of an
+                      overloaded server its capacity
+    window_responses  length of the window in mean user latencies
+    window_waits      length of the window in mean waits (mean user TTFT less its 5th percentile)
+    growth            requests that arrived in the second half of the window less those that ended, over what chance
+                      allows at 1 %
+    grows             the backlog grows
+    """
+
+    arriving_per_s: float
+    completed_per_s: float
+    window_responses: float
+    window_waits: float
+    growth: float
+    grows: bool
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether the window shows that the backlog does not grow."""
+        return not self.grows and self.window_responses >= MIN_RESPONSES
+
+
+def assess_stability(point: Point, columns: Columns) -> Stability | None:
+    """**Stability** of an open or capped loop. None: a closed loop, or fewer than two requests were due.
+
+    The window is that of the measured requests' intended starts, everything that was due or ended in it counts. The
+    backlog **grows** where arrivals − completions of its second half exceed 2.33 · √(arrivals · c²), c² the squared
+    coefficient of variation of the gaps between arrivals, at least 1; or where people wait (the window is shorter than
+    60 mean waits), fewer than 1.15 times the arrivals are completed while the backlog is at its median or above, and
+    the backlog of the last tenth is not below half of its mean. A point is stable if its backlog does not grow and the
+    window holds five mean user latencies.
+    """
+    due = columns.intended_ms[population(columns)]
+    if point.load is LoadLabel.CLOSED or len(due) < 2 or not due.max() > due.min():
+        return None
+    start, end = float(due.min()), float(due.max())
+    since = columns.intended_ms
+    ttft = _all(follow(columns, user_ttft_ms(columns), since, np.isfinite(columns.first_ms)))
+    taken = _all(follow(columns, columns.done_ms - since, since, columns.ok))
+    ended = columns.done_ms[~columns.cancelled & np.isfinite(columns.done_ms)]
+    rate = point.rate_per_s or 1000 * (len(due) - 1) / (end - start)
+    return assess_load(since, ended, (start, end), rate, ttft, taken)
+
+
+def assess_load(
+    due_ms: Floats, ended_ms: Floats, window: tuple[float, float], rate_per_s: float, ttft_ms: Floats, latency_ms: Floats
+) -> Stability:
+    """Of all intended starts and all ends, in any order, with the measured requests' user TTFT and user latency."""
+    start, end = window
+    span = end - start
+    times, level = _backlog(due_ms, ended_ms, window)
+    lasted = np.diff(times)
+    usual = _median(level, lasted)
+    high = level >= max(usual, 1.0)
+    high_ms = float(lasted[high].sum())
+    inside = ended_ms[(ended_ms > start) & (ended_ms <= end)]
+    # The level right before an end: the last one that began before it.
+    before = level[np.clip(np.searchsorted(times, inside, side="left") - 1, 0, len(level) - 1)]
+    completed = 1000 * float((before >= max(usual, 1.0)).sum()) / high_ms if high_ms > 0 else math.nan
+    responses = span / _mean(latency_ms)
+    wait = _mean(ttft_ms) - (float(np.percentile(ttft_ms, 5)) if len(ttft_ms) else math.nan)
+    waits = span / wait if wait > 0 else math.inf
+    growth = _growth(due_ms, ended_ms, start + span / 2, end)
+    last = times[:-1] >= end - _END * span
+    mean = float((level * lasted).sum()) / span
+    stays = float((level * lasted)[last].sum()) / max(float(lasted[last].sum()), 1e-9) >= _LOW * mean
+    queued = waits < MIN_WAITS and completed < MIN_DRAIN * rate_per_s and stays
+    return Stability(
+        arriving_per_s=rate_per_s,
+        completed_per_s=completed,
+        window_responses=responses,
+        window_waits=waits,
+        growth=growth,
+        grows=bool(growth > 1 or queued),
+    )
+
+
+def _backlog(due_ms: Floats, ended_ms: Floats, window: tuple[float, float]) -> tuple[Floats, Floats]:
+    """Requests due and not ended: times (k + 1,) from the window's start to its end, and the level (k,) between them."""
+    start, end = window
+    times = np.concatenate([ended_ms, due_ms])
+    steps = np.concatenate([np.full(len(ended_ms), -1.0), np.ones(len(due_ms))])
+    order = np.lexsort((steps, times))
+    times, level = times[order], np.cumsum(steps[order])
+    inside = (times > start) & (times < end)
+    began = float(level[np.searchsorted(times, start, side="right") - 1]) if times[0] <= start else 0.0
+    return np.concatenate([[start], times[inside], [end]]), np.concatenate([[began], level[inside]])
+
+
+def _growth(due_ms: Floats, ended_ms: Floats, start: float, end: float) -> float:
+    arrived = np.sort(due_ms[(due_ms > start) & (due_ms <= end)])
+    ended = int(((ended_ms > start) & (ended_ms <= end)).sum())
+    if len(arrived) < 2:
+        return 0.0
+    gaps = np.diff(arrived)
+    mean = float(gaps.mean())
+    burstiness = max(1.0, float(gaps.var()) / mean**2) if mean > 0 else 1.0
+    return (len(arrived) - ended) / (_Z * math.sqrt(burstiness * len(arrived)))
+
+
+def _median(level: Floats, lasted: Floats) -> float:
+    """Median over time."""
+    order = np.argsort(level, kind="stable")
+    sums = np.cumsum(lasted[order])
+    return float(level[order][min(np.searchsorted(sums, sums[-1] / 2), len(order) - 1)])
+
+
+def _all(followed: Followed) -> Floats:
+    return np.concatenate([followed.values, followed.lost])
+
+
+def _mean(values: Floats) -> float:
+    return float(values.mean()) if len(values) else math.nan
+
+
