@@ -16,6 +16,7 @@ from cadenza.record import Outcome, Phase, Record
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
+_CANCELLED = (Outcome.CANCELLED, Outcome.DROPPED)
 
 
 class Columns(msgspec.Struct, kw_only=True, frozen=True):
@@ -26,6 +27,7 @@ class Columns(msgspec.Struct, kw_only=True, frozen=True):
     output_tok     tokens of the answer as `token_source` counts them; 0 where nothing came
     read_lag_ms    the longest that a piece of the answer lay unread; NaN: not known, the stamps are the reads' own
     prompt_tok, aimed_tok   prompt tokens as the server counts them, and as the source aimed at; NaN: not known
+    cancelled      we ended it (`cancelled`), or never sent it (`dropped`; sent_ms is then NaN)
     told           the server counted output_tok (usage), not we
     event_ms       (m,) stamps of all events, request by request
     event_tok      (m,) tokens in each event: as the record says, else shared out so that they sum to output_tok
@@ -36,6 +38,7 @@ class Columns(msgspec.Struct, kw_only=True, frozen=True):
     index: Ints
     measured: Bools
     ok: Bools
+    cancelled: Bools
     sent_ms: Floats
     intended_ms: Floats
     connected_ms: Floats
@@ -68,6 +71,7 @@ class Columns(msgspec.Struct, kw_only=True, frozen=True):
             index=np.array([row.index for row in rows], dtype=np.int64),
             measured=np.array([row.phase is Phase.MEASURE for row in rows], dtype=bool),
             ok=np.array([row.outcome is Outcome.OK for row in rows], dtype=bool),
+            cancelled=np.array([row.outcome in _CANCELLED for row in rows], dtype=bool),
             sent_ms=_stamps(origin, [row.sent_ns for row in rows]),
             intended_ms=_stamps(origin, [row.intended_ns for row in rows]),
             connected_ms=_stamps(origin, [row.connected_ns for row in rows]),
