@@ -180,7 +180,7 @@ def test_in_a_complete_point_what_never_ended_has_missed() -> None:
         # 8 good of 10: at 80 % it is met exactly.
         *((None, 0, None), (0.8, 0, True), (0.81, 0, False)),
         # With 2 undecided the share is between 8 / 12 and 10 / 12.
-        *((0.66, 2, True), (0.67, 2, None), (0.83, 2, None), (0.84, 2, False)),
+        *((0.66, 2, True), (8 / 12, 2, True), (0.67, 2, None), (0.83, 2, None), (10 / 12, 2, None), (0.84, 2, False)),
     ],
 )
 def test_attainment_is_met_missed_or_not_known(attainment: float | None, undecided: int, met: bool | None) -> None:
