@@ -3,6 +3,7 @@
 Secrets are a second value, `Credentials`, which is never written anywhere.
 """
 
+import math
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -20,11 +21,29 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Slo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was promised, in ms; None: nothing. A request is good if it keeps all of it (`stats.goodput`)."""
+    """Bounds on a request, in ms; None: no bound. A request is good if it meets all of them (`stats.goodput`).
+
+    attainment   share of the requests that must be good, above 0 and at most 1; None: the share is reported, not judged
+
+    ValueError: a bound that is not a finite number above 0, or an attainment out of its range or without a bound.
+    """
 
     ttft_ms: float | None = None
     tpot_ms: float | None = None
     latency_ms: float | None = None
+    attainment: float | None = None
+
+    def __post_init__(self) -> None:
+        bounds = {"ttft_ms": self.ttft_ms, "tpot_ms": self.tpot_ms, "latency_ms": self.latency_ms}
+        for name, bound in bounds.items():
+            if bound is not None and not (math.isfinite(bound) and bound > 0):
+                raise ValueError(f"{name} = {bound:g} is not a finite number of milliseconds above 0")
+        if self.attainment is None:
+            return
+        if not 0 < self.attainment <= 1:
+            raise ValueError(f"attainment = {self.attainment:g} is not a share above 0 and at most 1")
+        if all(bound is None for bound in bounds.values()):
+            raise ValueError("attainment needs a bound to be attained: set ttft_ms, tpot_ms or latency_ms")
 
 
 class Telemetry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,7 +85,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ignore_eos      ask for exactly output_tokens where the server takes that
     extra_body      fields merged into every request body
     headers         names of extra headers (their values are secret)
-    slo             bounds that make a request good; None: no goodput. It can be given to `cadenza show` later, too
+    slo             bounds that make a request good; None: no goodput. `cadenza show --slo` replaces them later
     workers         processes that put the load on; None: as many as it needs (`sweep.workers`); virtual: always one
     verify_tls      False: accept any certificate
     telemetry       what is watched of the machine meanwhile

@@ -8,9 +8,9 @@ import pytest
 
 from cadenza.cli.main import main
 from cadenza.cli.measure import _argv_without_secrets
-from cadenza.cli.options import add_flags, read_credentials, read_spec
+from cadenza.cli.options import add_flags, parse_slo, read_credentials, read_spec
 from cadenza.errors import UsageError
-from cadenza.spec import Spec, Timeouts
+from cadenza.spec import Slo, Spec, Timeouts
 
 
 def parse(*argv: str) -> argparse.Namespace:
@@ -34,7 +34,7 @@ def test_every_flag_reaches_its_field() -> None:
         *("--url", "http://a:1", "--url", "http://b:1", "--model", "m", "-c", "4,8", "--rate", "0.5,2"),
         *("--arrivals", "gamma:0.5", "--requests", "10", "--warmup", "0", "--seed", "7", "--prompts", "random:9"),
         *("--output-tokens", "3:5", "--api", "completions", "--cache", "reuse", "--extra-body", '{"top_k":1}'),
-        *("--header", "X-Team: secret"),
+        *("--header", "X-Team: secret", "--slo", "ttft=500ms"),
     )
     assert found == Spec(
         urls=("http://a:1", "http://b:1"),
@@ -51,6 +51,7 @@ def test_every_flag_reaches_its_field() -> None:
         cache="reuse",
         extra_body={"top_k": 1},
         headers=("X-Team",),
+        slo=Slo(ttft_ms=500),
     )
 
 
@@ -101,6 +102,22 @@ BAD = [
     (("--virtual", "--speed", "2"), "--virtual and --speed exclude each other"),
     (("--timing", "magic"), "--timing knows calibrated, physics and measured, not 'magic'"),
     (("--spec", "/nowhere.toml"), "--spec /nowhere.toml"),
+    (("--slo", ""), "--slo knows ttft, tpot, latency and attainment, not ''"),
+    (("--slo", "itl=5"), "--slo knows ttft, tpot, latency and attainment, not 'itl'"),
+    (("--slo", "ttft"), "--slo ttft has no value: write e.g. ttft=500ms"),
+    (("--slo", "ttft="), "--slo ttft '' is not a time above 0: write e.g. ttft=500ms or ttft=0.5s"),
+    (("--slo", "ttft=500us"), "--slo ttft '500us': the unit 'us' is not known; use ms or s"),
+    (("--slo", "ttft=5,ttft=6s"), "--slo gives ttft twice"),
+    (("--slo", "tpot=0ms"), "--slo tpot '0ms' is not a time above 0"),
+    (("--slo", "tpot=-1s"), "--slo tpot '-1s' is not a time above 0"),
+    (("--slo", "tpot=nan"), "--slo tpot 'nan' is not a time above 0"),
+    (("--slo", "tpot=inf"), "--slo tpot 'inf' is not a time above 0"),
+    (("--slo", "tpot=1e400"), "--slo tpot '1e400' is not a time above 0"),
+    (("--slo", "tpot=1e308s"), "--slo tpot '1e308s' is not a time above 0"),
+    (("--slo", "ttft=1,attainment=0"), "--slo attainment '0' is not a share above 0 and at most 1"),
+    (("--slo", "ttft=1,attainment=1.01"), "--slo attainment '1.01' is not a share above 0 and at most 1"),
+    (("--slo", "ttft=1,attainment=95%"), "--slo attainment '95%' is not a share above 0 and at most 1, e.g. 0.95"),
+    (("--slo", "attainment=0.95"), "--slo attainment needs a bound to be attained: add ttft, tpot or latency"),
 ]
 
 
@@ -141,6 +158,43 @@ def test_a_toml_file_is_settings_too_and_unknown_names_are_refused(tmp_path: Pat
     path.write_text("concurency = [3]\n")
     with pytest.raises(UsageError, match="concurency"):
         spec("--spec", str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "slo"),
+    [
+        (
+            "ttft=500ms,tpot=50ms,latency=9s,attainment=0.95",
+            Slo(ttft_ms=500, tpot_ms=50, latency_ms=9000, attainment=0.95),
+        ),
+        ("ttft=500,tpot=50,latency=9000", Slo(ttft_ms=500, tpot_ms=50, latency_ms=9000)),
+        (" ttft = 0.5 s , attainment = 1 ", Slo(ttft_ms=500, attainment=1)),
+        ("latency=1.5e1s", Slo(latency_ms=15_000)),
+        ("latency=8.2s,tpot=.25ms", Slo(latency_ms=8200, tpot_ms=0.25)),
+        ("latency=1.001s", Slo(latency_ms=1001)),
+    ],
+)
+def test_bounds_are_times_with_a_unit_and_a_bare_number_is_ms(text: str, slo: Slo) -> None:
+    assert parse_slo(text) == slo
+
+
+def test_bounds_of_a_file_are_checked_and_those_of_the_command_line_replace_them(tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text("[slo]\nttft_ms = 500\nattainment = 0.9\n")
+    assert spec("--spec", str(path)).slo == Slo(ttft_ms=500, attainment=0.9)
+    assert spec("--spec", str(path), "--slo", "tpot=50ms").slo == Slo(tpot_ms=50)
+    for line, sentence in (
+        *((f"ttft_ms = {bad}", "ttft_ms = .* is not a finite number of milliseconds above 0") for bad in _BAD_TIMES),
+        *((f"ttft_ms = 1\nattainment = {bad}", "attainment = .* is not a share above 0") for bad in _BAD_SHARES),
+        ("attainment = 0.9", "attainment needs a bound"),
+    ):
+        path.write_text(f"[slo]\n{line}\n")
+        with pytest.raises(UsageError, match=sentence):
+            spec("--spec", str(path))
+
+
+_BAD_TIMES = ("0", "-1", "inf", "nan")
+_BAD_SHARES = ("0", "-0.1", "1.001", "nan", "inf")
 
 
 def test_secrets_come_from_the_environment_or_a_file_and_are_shown_nowhere(

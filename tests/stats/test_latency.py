@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 
 from cadenza.record import Outcome
 from cadenza.stats.columns import Columns
-from cadenza.stats.latency import dispatch_lag_ms, itl_ms, latency_ms, tpot_ms, ttft_ms, user_ttft_ms
+from cadenza.stats.latency import (
+    dispatch_lag_ms,
+    itl_ms,
+    latency_ms,
+    tpot_ms,
+    ttft_ms,
+    user_latency_ms,
+    user_ttft_ms,
+)
 from support.columns import rec
 
 
@@ -17,6 +25,7 @@ def test_each_counts_from_where_its_definition_says() -> None:
     assert user_ttft_ms(columns) == pytest.approx([26])
     assert dispatch_lag_ms(columns) == pytest.approx([6])
     assert latency_ms(columns) == pytest.approx([45])
+    assert user_latency_ms(columns) == pytest.approx([51])
     assert tpot_ms(columns) == pytest.approx([12.5])
 
 
@@ -34,6 +43,7 @@ def test_tpot_is_undefined_and_never_zero(events: list[float], tokens: int) -> N
 def test_without_an_event_there_is_no_ttft() -> None:
     columns = Columns.of([rec(0, 5, [], outcome=Outcome.HTTP_ERROR), rec(1, None, [], outcome=Outcome.DROPPED)])
     assert np.isnan(ttft_ms(columns)).all()
+    assert np.isnan(user_latency_ms(columns)).all()
     assert dispatch_lag_ms(columns)[0] == 0
     assert np.isnan(dispatch_lag_ms(columns)[1])
 
@@ -46,7 +56,7 @@ def test_gaps_are_pooled_and_never_cross_requests() -> None:
 
 def test_nothing_is_an_empty_array() -> None:
     columns = Columns.of([])
-    for metric in (ttft_ms, user_ttft_ms, tpot_ms, latency_ms, dispatch_lag_ms):
+    for metric in (ttft_ms, user_ttft_ms, tpot_ms, latency_ms, user_latency_ms, dispatch_lag_ms):
         assert metric(columns).shape == (0,)
     assert itl_ms(columns, np.zeros(0, dtype=bool)).shape == (0,)
 

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.stats.relative import drift_class, drift_ms, drift_pct, efficiency, speedup, spread_pct
+from cadenza.record import LoadLabel, Point, PointStatus
+from cadenza.stats.relative import drift_class, drift_ms, drift_pct, efficiency, falling_note, speedup, spread_pct
+from cadenza.stats.summary import PointSummary, relate, summarise_point
+from support.columns import rec
 
+RATE = "the rate sets the throughput"
 SWEEP = Path(__file__).parents[1] / "data" / "article" / "sweep.csv"
 ROWS = list(csv.DictReader(SWEEP.read_text().splitlines()))
 BASE = {row["model"]: row for row in ROWS if row["concurrency"] == "1"}
@@ -56,9 +60,27 @@ def test_the_spread_sees_what_the_ends_hide() -> None:
 
 
 def test_classes_begin_at_their_bounds() -> None:
-    assert [drift_class(p) for p in (-3, 4.99, 5, 11.99, 12, 19.99, 20)] == [
-        *("ultra-flat", "ultra-flat", "stable", "stable", "controlled", "controlled", "degraded"),
-    ]
+    names = ["ultra-flat", "stable", "stable", "controlled", "controlled", "degraded"]
+    assert [drift_class(p) for p in (4.99, 5, 11.99, 12, 19.99, 20)] == names
+    assert [drift_class(-p) for p in (4.99, 5, 11.99, 12, 19.99, 20)] == names  # the class is of the size
+
+
+def test_a_cadence_that_falls_is_named_and_never_flat() -> None:
+    """TPOT 10 ms at the base and 3.9 ms at C = 32: −61 %."""
+    pct = drift_pct(3.9, 10)
+    assert drift_class(pct) == "degraded"
+    note = falling_note(pct, 1)
+    assert note is not None
+    assert "61.0 %" in note
+    for cause in ("several tokens at once", "cold start at C = 1", "speculative decoding"):
+        assert cause in note
+
+
+@pytest.mark.parametrize(
+    ("pct", "named"), [(-5.01, True), (-5.0, False), (0, False), (61, False), (float("nan"), False)]
+)
+def test_only_a_fall_of_more_than_5_per_cent_is_named(pct: float, named: bool) -> None:
+    assert (falling_note(pct, 4) is not None) is named
 
 
 def test_undefined_stays_undefined() -> None:
@@ -66,3 +88,40 @@ def test_undefined_stays_undefined() -> None:
     assert math.isnan(drift_pct(1, 0))
     assert math.isnan(spread_pct([1]))
     assert drift_class(float("nan")) is None
+
+
+def measured(index: int, load: LoadLabel, slots: int | None, token_ms: float) -> PointSummary:
+    """40 answers of two tokens, one after the other, with `token_ms` between these."""
+    point = Point(index=index, model="m", load=load, concurrency=slots, planned=40, status=PointStatus.COMPLETE)
+    point.rate_per_s, point.start_ns = (None if load is LoadLabel.CLOSED else 10.0), 0
+    records = [rec(k, 100.0 * k, [100.0 * k + 20, 100.0 * k + 20 + token_ms]) for k in range(40)]
+    return summarise_point(point, records)
+
+
+def test_where_the_rate_sets_the_throughput_there_is_no_speedup() -> None:
+    for load in (LoadLabel.CAPPED, LoadLabel.CLOSED):
+        points = [measured(k, load, slots, token_ms) for k, (slots, token_ms) in enumerate(((1, 10), (8, 11)))]
+        base, found = relate(points, simulated=False, tool={}).points
+        assert (found.drift_ms, found.drift_pct) == pytest.approx((1, 10))  # at the same rate a cadence can drift
+        if load is LoadLabel.CLOSED:
+            assert (found.speedup, found.efficiency) == pytest.approx((1, 1 / 8), rel=0.05)
+            continue
+        for point in (base, found):
+            assert math.isnan(point.speedup)
+            assert math.isnan(point.efficiency)
+            assert (point.undefined["speedup"], point.undefined["efficiency"]) == (RATE, RATE)
+            assert "drift_pct" not in point.undefined
+    (alone,) = relate([measured(0, LoadLabel.OPEN, None, 10)], simulated=False, tool={}).points
+    assert (alone.undefined["speedup"], alone.undefined["efficiency"]) == (RATE, RATE)
+    assert alone.undefined["drift_pct"] == "an open loop has no concurrency to compare by"
+
+
+def test_the_point_whose_cadence_fell_carries_the_note_once() -> None:
+    points = [measured(0, LoadLabel.CLOSED, 1, 10), measured(1, LoadLabel.CLOSED, 8, 3.9)]
+    once = relate(points, simulated=False, tool={})
+    for summary in (once, relate(once.points, simulated=False, tool={})):
+        base, fallen = summary.points
+        assert not any("falls" in note for note in base.notes)
+        assert [note for note in fallen.notes if "falls" in note] == [falling_note(fallen.drift_pct, 1)]
+        assert fallen.drift_pct == pytest.approx(-61)
+        assert fallen.drift_class == "degraded"

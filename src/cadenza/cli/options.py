@@ -4,8 +4,10 @@ import argparse
 import math
 import os
 import random
+import re
 import tomllib
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,10 @@ QUICK_S = 120.0
 _UNITS_S = {"s": 1, "m": 60, "h": 3600}
 # A law may have variants, written after a colon; which of them there are is the profile's business.
 TIMINGS = ("calibrated", "physics", "measured")
+SLO_HELP = "count goodput by these bounds: ttft=500ms,tpot=50ms,latency=9s,attainment=0.95 (any of them)"
+_SLO_NAMES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "latency": "latency_ms", "attainment": "attainment"}
+_UNITS_MS = {"ms": 1, "s": 1000, "": 1}
+_QUANTITY = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*([^0-9\s]*)")
 
 
 def add_flags(parser: argparse.ArgumentParser, *, grid: bool) -> None:
@@ -79,6 +85,7 @@ def add_flags(parser: argparse.ArgumentParser, *, grid: bool) -> None:
     access.add_argument("--header", action="append", metavar="'N: V'", help="extra header; its value is kept nowhere")
     output = parser.add_argument_group("output")
     output.add_argument("--out", metavar="DIR", help="folder for the run, new or empty (default: one below runs/)")
+    output.add_argument("--slo", metavar="B", help=SLO_HELP)
     output.add_argument("--json", action="store_true", help="print the summary as JSON")
     output.add_argument("--quiet", action="store_true", help="no progress, no preflight screen")
     output.add_argument("--spec", metavar="FILE", help="settings from a TOML file or a run's manifest.json; flags win")
@@ -240,19 +247,47 @@ def _body(text: str) -> dict[str, Any]:
 
 
 def parse_slo(text: str) -> Slo:
-    """`ttft=500,tpot=50,latency=9000`, in ms, any of them. Raises UsageError."""
-    return Slo(**_pairs("--slo", text, {"ttft": "ttft_ms", "tpot": "tpot_ms", "latency": "latency_ms"}))
+    """`ttft=500ms,tpot=50ms,latency=9s,attainment=0.95`, any of them; a number without a unit is ms.
 
-
-def _pairs(flag: str, text: str, names: dict[str, str]) -> dict[str, float]:
-    values = {}
+    Raises UsageError: an unknown name or unit, a name given twice, a value out of its range, no bound at all.
+    """
+    values: dict[str, float] = {}
     for part in text.split(","):
-        name, _, value = part.partition("=")
-        if name.strip() not in names:
-            known = ", ".join(list(names)[:-1]) + f" and {list(names)[-1]}"
-            raise UsageError(f"{flag} knows {known}, not {printable(name, 40)!r}")
-        values[names[name.strip()]] = _number(flag, 0, above=True)(value)
-    return values
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if name not in _SLO_NAMES:
+            raise UsageError(f"--slo knows ttft, tpot, latency and attainment, not {printable(name, 40)!r}")
+        if not equals:
+            raise UsageError(
+                f"--slo {name} has no value: write e.g. {name}={'0.95' if name == 'attainment' else '500ms'}"
+            )
+        if _SLO_NAMES[name] in values:
+            raise UsageError(f"--slo gives {name} twice: give each bound once")
+        values[_SLO_NAMES[name]] = _share(value) if name == "attainment" else _bound_ms(name, value)
+    try:
+        return Slo(**values)
+    except ValueError:  # each value is in its range by now
+        raise UsageError("--slo attainment needs a bound to be attained: add ttft, tpot or latency") from None
+
+
+def _bound_ms(name: str, text: str) -> float:
+    """A time in ms, without the rounding of a product of floats: 8.2s is the float 8200."""
+    given = f"--slo {name} {printable(text, 40)!r}"
+    match = _QUANTITY.fullmatch(text)
+    if match is not None and match[2] not in _UNITS_MS:
+        raise UsageError(f"{given}: the unit {printable(match[2], 20)!r} is not known; use ms or s")
+    value_ms = math.nan
+    if match is not None and math.isfinite(float(match[1])):  # a Decimal has no infinity to overflow to
+        value_ms = float(Decimal(match[1]) * _UNITS_MS[match[2]])
+    if not (math.isfinite(value_ms) and value_ms > 0):
+        raise UsageError(f"{given} is not a time above 0: write e.g. {name}=500ms or {name}=0.5s")
+    return value_ms
+
+
+def _share(text: str) -> float:
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match[2] or not 0 < float(match[1]) <= 1:
+        raise UsageError(f"--slo attainment {printable(text, 40)!r} is not a share above 0 and at most 1, e.g. 0.95")
+    return float(match[1])
 
 
 # argument → (field of the spec, how its text is read)
@@ -277,4 +312,5 @@ _FLAGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "output_tokens": ("output_tokens", _range),
     "cache": ("cache", str),
     "extra_body": ("extra_body", _body),
+    "slo": ("slo", parse_slo),
 }

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments to `parser`."""
+    from cadenza.cli.options import SLO_HELP
+
     parser.description = "Report a run from its records. A run that broke off reports what was measured."
     parser.add_argument("run", metavar="RUN", help="folder of the run")
-    parser.add_argument(
-        "--slo", metavar="B", help="count goodput by these bounds, in ms: ttft=500,tpot=50,latency=9000"
-    )
+    parser.add_argument("--slo", metavar="B", help=f"{SLO_HELP}; in place of the run's own")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="the summary as JSON, the same bytes as summary.json")
     form.add_argument("--markdown", action="store_true", help="tables for an issue or a wiki")
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from cadenza.stats.verdict import Verdict
     from cadenza.store.manifest import RunStatus
 
-    found, summary = read_summary(Path(args.run), parse_slo(args.slo) if args.slo else None)
+    found, summary = read_summary(Path(args.run), None if args.slo is None else parse_slo(args.slo))
     manifest = found.manifest
     if args.json:
         sys.stdout.buffer.write(to_json(summary))

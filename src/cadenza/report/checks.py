@@ -1,7 +1,7 @@
 """Every check of every point as plain lines: what `cadenza check` prints."""
 
 from cadenza.record import printable
-from cadenza.report.table import label, title
+from cadenza.report.table import label, nothing_measured, title
 from cadenza.stats.summary import PointSummary, Summary
 from cadenza.stats.verdict import Verdict
 
@@ -17,7 +17,9 @@ _SIGNS = {
 def render_checks(summary: Summary) -> str:
     """A block a point: its verdict, then its checks in order, newline at the end."""
     blocks = [title(summary)]
-    blocks += [_block(point) for point in summary.points] or ["No point was begun: there is nothing to check."]
+    if (sentence := nothing_measured(summary)) is not None:
+        blocks.append(sentence)
+    blocks += [_block(point) for point in summary.points]
     return "\n\n".join(blocks) + "\n"
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from cadenza.report.machine import MACHINE
-from cadenza.report.table import HEADER, INTERVAL_HEADER, INTERVALS, footnotes, lay_out, title
+from cadenza.report.table import INTERVALS, Heading, footnotes, lay_out, nothing_measured, title
 from cadenza.stats.summary import Summary
 
 _ESCAPED = str.maketrans({c: f"\\{c}" for c in r"\`*_[]<>|#"})
@@ -12,8 +12,10 @@ _ESCAPED = str.maketrans({c: f"\\{c}" for c in r"\`*_[]<>|#"})
 def render(summary: Summary) -> str:
     """The whole report as one text, newline at its end."""
     parts = [f"**{title(summary)}**"]
-    names = _column_names()
+    if (sentence := nothing_measured(summary)) is not None:
+        parts.append(sentence)
     for section in lay_out(summary):
+        names = _column_names(section.header)
         lines = [_line(names), _line([":---" if name == "verdict" else "---:" for name in names])]
         lines += [_line([_escape(cell) for cell in row]) for row in section.rows]
         parts.append(f"### {_escape(section.title)}")
@@ -21,7 +23,7 @@ def render(summary: Summary) -> str:
         if section.remarks:
             parts.append("\n".join(f"- {_escape(remark)}" for remark in section.remarks))
         if section.intervals:
-            parts += [f"{INTERVALS}:", _table(INTERVAL_HEADER, section.intervals)]
+            parts += [f"{INTERVALS}:", _table(section.interval_header, section.intervals)]
         if section.machine is not None:
             parts.append(f"{MACHINE}:")
             parts += [_table(section.machine.header, section.machine.rows)] if section.machine.rows else []
@@ -36,11 +38,11 @@ def _table(header: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> 
     return "\n".join(lines + [_line([_escape(cell) for cell in row]) for row in rows])
 
 
-def _column_names() -> list[str]:
+def _column_names(header: Sequence[Heading]) -> list[str]:
     """One line of heading: a group's name goes to each of its columns."""
     names, group = [], ""
-    for above, name in HEADER:
-        group = above or (group if name in ("P50", "P99") else "")
+    for above, name in header:
+        group = above or (group if name.startswith("P") else "")
         names.append(f"{group}{'' if group.endswith('-') or not group else ' '}{name}".replace("speed-up", "speedup"))
     return names
 

@@ -6,58 +6,57 @@ from typing import NamedTuple
 
 from cadenza.record import printable
 from cadenza.report.machine import Block, lay_out_machine
-from cadenza.stats.distribution import Distribution
-from cadenza.stats.relative import drift_class, spread_pct
+from cadenza.stats.distribution import FLOORS, Distribution
+from cadenza.stats.goodput import Goodput
+from cadenza.stats.relative import drift_class, falling_note, spread_pct
 from cadenza.stats.summary import PointSummary, Summary
+from cadenza.stats.verdict import Verdict
 
 UNDEFINED = "–"
-# Two lines: what, and which of it.
-HEADER = (
-    ("", "C"),
-    ("", "tok/s"),
-    ("speed-", "up"),
-    ("eff.", "%"),
-    ("TTFT ms", "mean"),
-    ("", "P50"),
-    ("", "P99"),
-    ("TPOT ms", "mean"),
-    ("", "P50"),
-    ("", "P99"),
-    ("drift", "%"),
-    ("ok /", "sent"),
-    ("", "verdict"),
-)
-
-
 INTERVALS = "95 % intervals that respect autocorrelation"
-INTERVAL_HEADER = (
-    ("", "C"),
-    ("", "n"),
-    ("n", "eff."),
-    ("", "tok/s"),
-    ("TTFT ms", "mean"),
-    ("TTFT ms", "P99"),
-    ("TPOT ms", "mean"),
-    ("TPOT ms", "P99"),
-    ("more for", "mean ±5 %"),
-    ("more for", "P99 ±10 %"),
-)
+# Columns that a section leaves out where none of its points has a value: a rate sets the throughput, so that there is
+# no speedup and no efficiency, and one point has nothing to drift from.
+_OPTIONAL = (("speed-", "up"), ("eff.", "%"), ("drift", "%"))
+_HIGH = ("p99", "p95", "p90")
+
+# A column's heading: two lines, what, and which of it.
+Heading = tuple[str, str]
 
 
 class Section(NamedTuple):
-    """One model's table, the sentences that belong under it, how sure its figures are, and what the machine did."""
+    """One model's table, the sentences that belong under it, how sure its figures are, and what the machine did.
+
+    header, interval_header   a heading for each cell of a row of `rows` and of `intervals`
+    """
 
     title: str
+    header: tuple[Heading, ...]
     rows: list[tuple[str, ...]]
     remarks: list[str]
+    interval_header: tuple[Heading, ...]
     intervals: list[tuple[str, ...]]
     machine: Block | None
 
 
+class High(NamedTuple):
+    """The high percentile that one section shows, by name: of TTFT, and of TPOT."""
+
+    ttft: str
+    tpot: str
+
+
 def lay_out(summary: Summary) -> list[Section]:
     """A section a model, in the order in which they were measured."""
-    groups = groupby(summary.points, key=lambda point: point.model)
-    return [_section(model, list(points), summary) for model, points in groups]
+    return [_section(model, points, summary) for model, points in _groups(summary)]
+
+
+def nothing_measured(summary: Summary) -> str | None:
+    """The sentence that stands for a report where no measured request was sent at all; None: there was one."""
+    if not summary.points:
+        return "No point was begun: there is nothing to report."
+    if any(point.requests.sent for point in summary.points):
+        return None
+    return "No measured request was sent: there are no figures to report."
 
 
 def title(summary: Summary) -> str:
@@ -68,15 +67,23 @@ def title(summary: Summary) -> str:
 
 def footnotes(summary: Summary) -> list[str]:
     """What the signs in the tables mean, where they are used."""
-    told = []
-    if any(dist.undersampled for point in summary.points for dist in (point.ttft_ms, point.tpot_ms)):
-        told.append("* below the sample floor for this percentile (P99: 662 answers): read it as the worst few seen")
+    lines = []
+    columns = [column for _, points in _groups(summary) for column in _high_columns(points)]
+    starred = {name for name, dists in columns if any(_unsupported(dist, name) for dist in dists)}
+    lines += [
+        f"* {name.upper()} of fewer than {FLOORS[name]} requests: not statistically supported, close to the maximum"
+        for name in _HIGH
+        if name in starred
+    ]
+    shown = [(dist, ("mean", "p50", name)) for name, dists in columns for dist in dists]
+    if any(_is_bound(dist, figure) for dist, figures in shown for figure in figures):
+        lines.append("≥ a lower bound: requests that never ended could move this figure up")
     shares = [point.ceiling_share for point in summary.points if point.ceiling_share == point.ceiling_share]
     if shares:
-        told.append(f"the client used {100 * max(shares):.0f} % of its calibrated ceiling at most")
+        lines.append(f"the client used {100 * max(shares):.0f} % of its calibrated ceiling at most")
     if any(point.load != "CLOSED" for point in summary.points):
-        told.append("TTFT is user TTFT where requests arrive at a rate: it counts from when a request was due")
-    return told
+        lines.append("TTFT is user TTFT where requests arrive at a rate: it counts from when a request was due")
+    return lines
 
 
 def label(point: PointSummary) -> str:
@@ -92,29 +99,105 @@ def ttft_headline(point: PointSummary) -> Distribution:
     return point.ttft_ms if point.load == "CLOSED" else point.user_ttft_ms
 
 
-def _section(model: str, points: Sequence[PointSummary], summary: Summary) -> Section:
-    return Section(
-        printable(model, 80),
-        [_row(point) for point in points],
-        _drift(points) + _goodput(points) + _repeats(model, summary) + _remarks(points),
-        [_interval_row(point) for point in points if point.ttft_ms.intervals],
-        lay_out_machine(points, label),
+def headline_percentile(dists: Sequence[Distribution]) -> str:
+    """**Headline percentile** of several samples: the highest of p99, p95 and p90 whose floor every sample reaches.
+
+    Its name, as a field of `Distribution`. Samples without a value do not count. p90 where one sample is too small even
+    for that, or where there is none.
+    """
+    held = [dist for dist in dists if dist.n]
+    carried = [name for name in _HIGH if held and all(name not in dist.undersampled for dist in held)]
+    return carried[0] if carried else _HIGH[-1]
+
+
+def _groups(summary: Summary) -> list[tuple[str, list[PointSummary]]]:
+    return [(model, list(points)) for model, points in groupby(summary.points, key=lambda point: point.model)]
+
+
+def _high(points: Sequence[PointSummary]) -> High:
+    """By the points whose figures may be used: an INVALID one with a few answers would take P99 from all the others."""
+    usable = [point for point in points if point.verdict is not Verdict.INVALID]
+    chosen = usable if any(point.ttft_ms.n for point in usable) else points
+    return High(
+        headline_percentile([ttft_headline(point) for point in chosen]),
+        headline_percentile([point.tpot_ms for point in chosen]),
     )
 
 
-def _row(point: PointSummary) -> tuple[str, ...]:
+def _high_columns(points: Sequence[PointSummary]) -> list[tuple[str, list[Distribution]]]:
+    """The two columns of high percentiles: the name, and whose it is in each row."""
+    high = _high(points)
+    return [(high.ttft, [ttft_headline(point) for point in points]), (high.tpot, [point.tpot_ms for point in points])]
+
+
+def _header(high: High) -> tuple[Heading, ...]:
+    return (
+        ("", "C"),
+        ("", "tok/s"),
+        ("speed-", "up"),
+        ("eff.", "%"),
+        ("TTFT ms", "mean"),
+        ("", "P50"),
+        ("", high.ttft.upper()),
+        ("TPOT ms", "mean"),
+        ("", "P50"),
+        ("", high.tpot.upper()),
+        ("drift", "%"),
+        ("ok /", "sent"),
+        ("", "verdict"),
+    )
+
+
+def _interval_header(high: High) -> tuple[Heading, ...]:
+    ttft, tpot = high.ttft.upper(), high.tpot.upper()
+    return (
+        ("", "C"),
+        ("", "n"),
+        ("n", "eff."),
+        ("", "tok/s"),
+        ("TTFT ms", "mean"),
+        ("TTFT ms", ttft),
+        ("TPOT ms", "mean"),
+        ("TPOT ms", tpot),
+        ("more for", "mean ±5 %"),
+        ("more for", f"{ttft if ttft == tpot else f'{ttft}/{tpot}'} ±10 %"),
+    )
+
+
+def _section(model: str, points: Sequence[PointSummary], summary: Summary) -> Section:
+    high = _high(points)
+    header, rows = _drop_empty(_header(high), [_row(point, high) for point in points])
+    cadence = _drift(points)
+    return Section(
+        title=printable(model, 80),
+        header=header,
+        rows=rows,
+        remarks=cadence + _goodput(points) + _repeats(model, summary) + _remarks(points, cadence),
+        interval_header=_interval_header(high),
+        intervals=[_interval_row(point, high) for point in points if point.ttft_ms.intervals],
+        machine=lay_out_machine(points, label),
+    )
+
+
+def _drop_empty(
+    header: tuple[Heading, ...], rows: list[tuple[str, ...]]
+) -> tuple[tuple[Heading, ...], list[tuple[str, ...]]]:
+    """Without the optional columns in which no row has a value."""
+    kept = [
+        n for n, heading in enumerate(header) if heading not in _OPTIONAL or any(row[n] != UNDEFINED for row in rows)
+    ]
+    return tuple(header[n] for n in kept), [tuple(row[n] for n in kept) for row in rows]
+
+
+def _row(point: PointSummary, high: High) -> tuple[str, ...]:
     ttft, tpot = ttft_headline(point), point.tpot_ms
     return (
         label(point),
         number(point.throughput_tok_per_s, 2),
         number(point.speedup, 2),
         number(100 * point.efficiency, 1),
-        number(ttft.mean, 1),
-        number(ttft.p50, 1),
-        _p99(ttft, 1),
-        number(tpot.mean, 2),
-        number(tpot.p50, 2),
-        _p99(tpot, 2),
+        *(_figure(ttft, name, 1) for name in ("mean", "p50", high.ttft)),
+        *(_figure(tpot, name, 2) for name in ("mean", "p50", high.tpot)),
         number(point.drift_pct, 1, sign=True),
         f"{point.requests.ok}/{point.requests.sent}",
         point.verdict.value,
@@ -129,8 +212,18 @@ def number(value: float, decimals: int, *, sign: bool = False) -> str:
     return text.lstrip("+-") if float(text) == 0 else text
 
 
-def _p99(dist: Distribution, decimals: int) -> str:
-    return number(dist.p99, decimals) + ("*" if dist.n and "p99" in dist.undersampled else "")
+def _figure(dist: Distribution, name: str, decimals: int) -> str:
+    """One figure of a sample: ≥ before a lower bound, * after a percentile that its n does not support."""
+    bound, star = "≥" if _is_bound(dist, name) else "", "*" if _unsupported(dist, name) else ""
+    return f"{bound}{number(getattr(dist, name), decimals)}{star}"
+
+
+def _unsupported(dist: Distribution, name: str) -> bool:
+    return dist.n > 0 and name in dist.undersampled
+
+
+def _is_bound(dist: Distribution, name: str) -> bool:
+    return dist.n > 0 and name in getattr(dist, "bounds", ())
 
 
 def _drift(points: Sequence[PointSummary]) -> list[str]:
@@ -145,14 +238,17 @@ def _drift(points: Sequence[PointSummary]) -> list[str]:
     spread = spread_pct([point.tpot_ms.mean for point in curve])
     sentence = (
         f"Cadence: TPOT drifts {last.drift_ms:+.2f} ms ({last.drift_pct:.1f} %) from C = {first.concurrency} "
-        f"to C = {last.concurrency}: {last.drift_class}."
+        f"to C = {last.concurrency}: "
     )
+    falling = falling_note(last.drift_pct, first.concurrency or 0)
+    # The class is of the size: a fall is not to be read as a degradation, and even less as a merit.
+    sentence += f"{last.drift_class}." if falling is None else f"{last.drift_class} in size. {falling}."
     if drift_class(spread) != last.drift_class or spread > abs(last.drift_pct) + 1:
         sentence += f" Over the whole curve it spans {spread:.1f} %."
     return [sentence]
 
 
-def _interval_row(point: PointSummary) -> tuple[str, ...]:
+def _interval_row(point: PointSummary, high: High) -> tuple[str, ...]:
     ttft, tpot = ttft_headline(point), point.tpot_ms
     throughput = point.throughput_interval
     return (
@@ -160,12 +256,12 @@ def _interval_row(point: PointSummary) -> tuple[str, ...]:
         str(ttft.n),
         number(ttft.n_effective, 0),
         _between((throughput.low, throughput.high), 1),
-        _between(ttft.intervals["mean"], 1),
-        _between(ttft.intervals["p99"], 1),
+        _between(ttft.intervals.get("mean"), 1),
+        _between(ttft.intervals.get(high.ttft), 1),
         _between(tpot.intervals.get("mean"), 2),
-        _between(tpot.intervals.get("p99"), 2),
-        _further(ttft, tpot, "mean", 0.05),
-        _further(ttft, tpot, "p99", 0.10),
+        _between(tpot.intervals.get(high.tpot), 2),
+        _further([(ttft, "mean"), (tpot, "mean")], 0.05),
+        _further([(ttft, high.ttft), (tpot, high.tpot)], 0.10),
     )
 
 
@@ -177,22 +273,38 @@ def _between(interval: tuple[float, float] | None, decimals: int) -> str:
     return f"{'0' if low != low else number(low, decimals)}…{number(high, decimals)}"
 
 
-def _further(ttft: Distribution, tpot: Distribution, figure: str, relative: float) -> str:
-    """More answers until both latencies are known that well; 0: they are."""
-    needed = [more for dist in (ttft, tpot) if dist.n and (more := dist.further(figure, relative)) is not None]
+def _further(figures: Sequence[tuple[Distribution, str]], relative: float) -> str:
+    """More answers until all of these figures are known that well; 0: they are."""
+    needed = [more for dist, name in figures if dist.n and (more := dist.further(name, relative)) is not None]
     return f"{max(needed):,}" if needed else UNDEFINED
 
 
 def _goodput(points: Sequence[PointSummary]) -> list[str]:
-    """One sentence for the model: how many requests a second kept what was promised."""
-    kept = [(label(point), point.goodput) for point in points if point.goodput is not None]
-    if not kept:
+    """One sentence for the model: how many requests a second, and which share of all, met the bounds."""
+    measured = [(point, point.goodput) for point in points if point.goodput is not None]
+    if not measured:
         return []
-    slo = kept[0][1].slo
-    bounds = (("TTFT", slo.ttft_ms), ("TPOT", slo.tpot_ms), ("latency", slo.latency_ms))
-    told = ", ".join(f"{name} ≤ {bound:g} ms" for name, bound in bounds if bound is not None)
-    rates = "; ".join(f"{where}: {number(g.per_s, 3)}/s ({number(100 * g.share, 1)} %)" for where, g in kept)
-    return [f"Goodput ({told or 'no bound'}), requests per second and share of all that ended, by C: {rates}."]
+    first, slo = measured[0][0], measured[0][1].slo
+    user = "" if first.load == "CLOSED" else "user "
+    bounds = ((f"{user}TTFT", slo.ttft_ms), ("TPOT", slo.tpot_ms), (f"{user}latency", slo.latency_ms))
+    promised = ", ".join(f"{name} ≤ {bound:g} ms" for name, bound in bounds if bound is not None) or "no bound"
+    if slo.attainment is not None:
+        promised += f"; attainment {100 * slo.attainment:g} %"
+    return [f"Goodput ({promised}): {'; '.join(_kept(point, found) for point, found in measured)}."]
+
+
+def _kept(point: PointSummary, found: Goodput) -> str:
+    where = label(point) if point.concurrency is None else f"C = {label(point)}"
+    if not found.of + found.undecided:
+        return f"{where}: no request to judge"
+    low, high = (number(100 * share, 1) for share in found.share_range)
+    counts = f"{found.good} of {found.of}" + (f", {found.undecided} undecided" if found.undecided else "")
+    verdict = {None: "", True: ", attained", False: ", not attained"}[found.met]
+    if found.met is None and found.slo.attainment is not None:
+        verdict = ", attainment undecided"
+    return (
+        f"{where}: {number(found.per_s, 3)}/s, {low if low == high else f'{low} to {high}'} % met ({counts}){verdict}"
+    )
 
 
 def _repeats(model: str, summary: Summary) -> list[str]:
@@ -213,10 +325,11 @@ def _repeats(model: str, summary: Summary) -> list[str]:
     return told
 
 
-def _remarks(points: Sequence[PointSummary]) -> list[str]:
-    """Reasons against a point, then notes; one line where several points share it."""
+def _remarks(points: Sequence[PointSummary], written: Sequence[str]) -> list[str]:
+    """Reasons against a point, then notes; one line where several points share it. Not what is `written` already."""
     where: dict[str, list[str]] = {}
     for point in points:
         for text in (*point.reasons, *point.notes):
-            where.setdefault(printable(text, 400), []).append(label(point))
+            if not any(text in sentence for sentence in written):
+                where.setdefault(printable(text, 400), []).append(label(point))
     return [f"C = {', '.join(labels)}: {text}" if labels != [""] else text for text, labels in where.items()]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from cadenza.report.machine import MACHINE
-from cadenza.report.table import HEADER, INTERVAL_HEADER, INTERVALS, footnotes, lay_out, title
+from cadenza.report.table import INTERVALS, footnotes, lay_out, nothing_measured, title
 from cadenza.stats.summary import Summary
 
 if TYPE_CHECKING:
@@ -26,18 +26,18 @@ def show(summary: Summary, stream: TextIO | None = None) -> None:
     plain = not out.isatty()
     console = Console(file=out, highlight=False, markup=False, emoji=False, width=_PLAIN_WIDTH if plain else None)
     console.print(Text(title(summary), style="bold yellow" if summary.simulated else "bold"))
-    if not summary.points:
-        console.print(Text("No point was begun: there is nothing to report."))
+    if (sentence := nothing_measured(summary)) is not None:
+        console.print(Text(sentence))
     for section in lay_out(summary):
         console.print()
         console.print(Text(section.title, style="bold"))
-        _print_whole(console, _table(HEADER, section.rows))
+        _print_whole(console, _table(section.header, section.rows))
         for remark in section.remarks:
             console.print(Text(f"  {remark}"))
         if section.intervals:
             console.print()
             console.print(Text(f"{section.title}: {INTERVALS}", style="dim"))
-            _print_whole(console, _table(INTERVAL_HEADER, section.intervals))
+            _print_whole(console, _table(section.interval_header, section.intervals))
         if section.machine is not None:
             console.print()
             console.print(Text(f"{section.title}: {MACHINE}", style="dim"))

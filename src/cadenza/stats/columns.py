@@ -25,11 +25,11 @@ class Columns(msgspec.Struct, kw_only=True, frozen=True):
 
     index          position in the plan
     measured, cooldown   the phases; neither: warm-up
-    cancelled      we stopped waiting for it, or never sent it
     sent_ms, intended_ms, connected_ms, first_ms, last_ms, done_ms   stamps, NaN: none
     output_tok     tokens of the answer as `token_source` counts them; 0 where nothing came
     read_lag_ms    the longest that a piece of the answer lay unread; NaN: not known, the stamps are the reads' own
     prompt_tok, aimed_tok   prompt tokens as the server counts them, and as the source aimed at; NaN: not known
+    cancelled      we ended it (`cancelled`), or never sent it (`dropped`; sent_ms is then NaN)
     told           the server counted output_tok (usage), not we
     event_ms       (m,) stamps of all events, request by request
     event_tok      (m,) tokens in each event: as the record says, else shared out so that they sum to output_tok

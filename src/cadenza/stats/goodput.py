@@ -1,56 +1,132 @@
-"""How many requests were served as promised."""
+"""How many requests met their bounds (SLO), of all that were due."""
 
 import msgspec
 import numpy as np
 
-from cadenza.record import LoadLabel, Point
+from cadenza.record import LoadLabel, Point, PointStatus
 from cadenza.spec import Slo
-from cadenza.stats.columns import Bools, Columns
-from cadenza.stats.latency import latency_ms, tpot_ms, ttft_ms, user_ttft_ms
-from cadenza.stats.window import Window, ended_inside
+from cadenza.stats.columns import Bools, Columns, Floats
+from cadenza.stats.latency import latency_ms, tpot_ms, ttft_ms, user_latency_ms, user_ttft_ms
+from cadenza.stats.window import Window
+
+NAN = float("nan")
+# A stamp is a whole number of nanoseconds. Half of one keeps a request exactly at its bound good, in spite of rounding.
+_HALF_NS_MS = 0.5e-6
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests that met every bound of `slo`: per second of the window, how many of how many, and their share."""
+    """Requests that met every bound of `slo`.
+
+    per_s         good requests per second of the window
+    good, of      good requests, and those that are judged: good or missed
+    share         good / of
+    undecided     requests that the end of an interrupted run cut off before they had missed a bound: not in `of`
+    share_range   (low, high): the share if every undecided request had missed, and if every one had been good
+    met           the share is at least `slo.attainment`; None: no attainment is set, nothing is judged, or the
+                  undecided requests could turn it
+    """
 
     slo: Slo
     per_s: float
     good: int
     of: int
     share: float
+    undecided: int = 0
+    share_range: tuple[float, float] = (NAN, NAN)
+    met: bool | None = None
 
 
 def meets(point: Point, columns: Columns, slo: Slo) -> Bools:
     """**Good**: (n,) an `ok` request none of whose figures is above its bound.
 
-    TTFT is user TTFT where the plan sets the times: what was promised was promised to a user. An answer too short to
-    have a TPOT cannot break a bound on it; a failure meets nothing.
+    TTFT and latency count from the intended start under an open or capped loop (user TTFT, user latency): a bound is on
+    what a user waits. In a closed loop they count from `sent`; its intended start is when the slot fell free, and the
+    two differ by the client's own dispatch lag. An answer without a TPOT cannot miss a bound on it; one without an
+    event misses a bound on TTFT or latency; a failure meets nothing.
     """
-    first = ttft_ms(columns) if point.load is LoadLabel.CLOSED else user_ttft_ms(columns)
+    closed = point.load is LoadLabel.CLOSED
     good = columns.ok.copy()
-    for values, bound_ms in (
-        (first, slo.ttft_ms),
-        (tpot_ms(columns), slo.tpot_ms),
-        (latency_ms(columns), slo.latency_ms),
-    ):
-        if bound_ms is not None:
-            good &= ~(values > bound_ms)
+    if slo.ttft_ms is not None:
+        good &= _within(ttft_ms(columns) if closed else user_ttft_ms(columns), slo.ttft_ms)
+    if slo.latency_ms is not None:
+        good &= _within(latency_ms(columns) if closed else user_latency_ms(columns), slo.latency_ms)
+    if slo.tpot_ms is not None:
+        tpot = tpot_ms(columns)
+        good &= np.isnan(tpot) | _within(tpot, slo.tpot_ms)
     return good
 
 
-def goodput(point: Point, columns: Columns, window: Window, slo: Slo) -> Goodput:
-    """**Goodput**: measured requests that ended inside the window and met every bound / its length.
+def population(point: Point, columns: Columns) -> Bools:
+    """**Population** of goodput: (n,) measured requests that were due, whatever their end and however late it came.
 
-    Every request that ended inside counts in the share, failures as misses. NaN: the window has no length, or nothing
-    ended in it.
+    Closed loop: those that were sent. Open and capped loop: those whose intended start lies in the part that was
+    measured, those that waited at the client and were never sent among them. Not those that an interruption left in the
+    plan before they were due: no user waited for them.
     """
-    ended = ended_inside(columns, window)
-    good, of = int(np.sum(ended & meets(point, columns, slo))), int(ended.sum())
-    nan = float("nan")
+    sent = np.isfinite(columns.sent_ms)
+    if point.load is LoadLabel.CLOSED:
+        return columns.measured & sent
+    return columns.measured & (sent | (columns.intended_ms <= _end_ms(columns)))
+
+
+def undecided(point: Point, columns: Columns, slo: Slo) -> Bools:
+    """**Undecided**: (n,) requests of the population that an interrupted run cut off before they had missed a bound.
+
+    Cancelled or, queued at the client, never sent: nobody knows how they would have ended. One whose TTFT or latency
+    was above its bound when it was cut off had missed, and is judged. TPOT is no such case: a mean can still fall. In a
+    point that was not interrupted nothing is undecided: a request that never ended, within all the time that it was
+    given, has missed.
+    """
+    if point.status is PointStatus.COMPLETE:
+        return np.zeros(len(columns), dtype=bool)
+    start_ms = columns.sent_ms if point.load is LoadLabel.CLOSED else columns.intended_ms
+    end_ms = np.where(np.isfinite(columns.done_ms), columns.done_ms, _end_ms(columns))
+    first_ms = np.where(np.isfinite(columns.first_ms), columns.first_ms, end_ms)
+    open_yet = columns.cancelled & population(point, columns)
+    if slo.ttft_ms is not None:
+        open_yet &= _within(first_ms - start_ms, slo.ttft_ms)
+    if slo.latency_ms is not None:
+        open_yet &= _within(end_ms - start_ms, slo.latency_ms)
+    return open_yet
+
+
+def goodput(point: Point, columns: Columns, window: Window, slo: Slo) -> Goodput:
+    """**Goodput**: good requests that were due (open, capped loop) or sent (closed loop) in the window / its length.
+
+    The share is of the whole population, each request followed to its end: failures, and requests that never ended, are
+    misses. NaN: the window has no length, or nothing is judged. A run that was killed has no record of what was in
+    flight; those requests are not counted.
+    """
+    mine, open_yet = population(point, columns), undecided(point, columns, slo)
+    met = mine & meets(point, columns, slo)
+    good, of, left = int(met.sum()), int((mine & ~open_yet).sum()), int(open_yet.sum())
+    start_ms = columns.sent_ms if point.load is LoadLabel.CLOSED else columns.intended_ms
+    in_window = int((met & window.holds(start_ms)).sum())
+    low, high = (good / (of + left), (good + left) / (of + left)) if of + left else (NAN, NAN)
     return Goodput(
         slo=slo,
-        per_s=good / window.length_s if window.length_s > 0 else nan,
+        per_s=in_window / window.length_s if window.length_s > 0 else NAN,
         good=good,
         of=of,
-        share=good / of if of else nan,
+        share=good / of if of else NAN,
+        undecided=left,
+        share_range=(low, high),
+        met=_attained(low, high, slo.attainment) if of else None,
     )
+
+
+def _attained(low: float, high: float, attainment: float | None) -> bool | None:
+    if attainment is None or low < attainment <= high:
+        return None
+    return low >= attainment
+
+
+def _within(values_ms: Floats, bound_ms: float) -> Bools:
+    """Not above the bound; NaN is not within it."""
+    return np.asarray(values_ms <= bound_ms + _HALF_NS_MS)
+
+
+def _end_ms(columns: Columns) -> float:
+    """The last stamp of any request. What an interruption cancels is stamped with its time."""
+    done_ms = columns.done_ms[np.isfinite(columns.done_ms)]
+    return float(done_ms.max()) if len(done_ms) else float("-inf")

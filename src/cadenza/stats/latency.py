@@ -44,6 +44,14 @@ def latency_ms(columns: Columns) -> Floats:
     return columns.last_ms - columns.sent_ms
 
 
+def user_latency_ms(columns: Columns) -> Floats:
+    """**User latency**: last event − intended start: latency with any queueing at the client in it. NaN: no event.
+
+    Under an open or capped loop it is the user's response time; in a closed loop it is latency + dispatch lag.
+    """
+    return columns.last_ms - columns.intended_ms
+
+
 def dispatch_lag_ms(columns: Columns) -> Floats:
     """**Dispatch lag**: sent − intended start: the client's own lateness, or, under a cap, its queue. NaN: not sent."""
     return columns.sent_ms - columns.intended_ms

@@ -7,15 +7,23 @@ DriftClass = Literal["ultra-flat", "stable", "controlled", "degraded"]
 
 # Upper bounds in per cent, the founding article's.
 _CLASSES: tuple[tuple[float, DriftClass], ...] = ((5.0, "ultra-flat"), (12.0, "stable"), (20.0, "controlled"))
+# A TPOT that falls with the load by more than this, in per cent, is named: the bound of ultra-flat.
+FALLING_PCT = 5.0
 
 
 def speedup(throughput: float, base_throughput: float) -> float:
-    """**Speedup** S_C = T_C / T_base, from unrounded throughputs. The base is the model's smallest concurrency."""
+    """**Speedup** S_C = T_C / T_base, from unrounded throughputs. The base is the model's smallest concurrency.
+
+    Of closed loops only: under an open or capped loop the rate sets the throughput, and the quotient of two says
+    nothing about the server.
+    """
     return throughput / base_throughput if base_throughput > 0 else float("nan")
 
 
 def efficiency(throughput: float, base_throughput: float, concurrency: int, base_concurrency: int) -> float:
-    """**Scaling efficiency** S_C / (C / C_base), a fraction: 1 is perfect scaling. From the unrounded speedup."""
+    """**Scaling efficiency** S_C / (C / C_base), a fraction: 1 is perfect scaling. From the unrounded speedup; of
+    closed loops only, as that is.
+    """
     return speedup(throughput, base_throughput) / (concurrency / base_concurrency)
 
 
@@ -40,10 +48,25 @@ def spread_pct(tpot_means_ms: Sequence[float]) -> float:
 
 
 def drift_class(pct: float) -> DriftClass | None:
-    """**Drift class**: ultra-flat below 5 %, stable below 12 %, controlled below 20 %, else degraded; None: undefined.
+    """**Drift class** of |pct|: ultra-flat below 5 %, stable below 12 %, controlled below 20 %, else degraded.
 
-    A cadence that gets faster is no degradation, and is ultra-flat.
+    The class is of the size: a TPOT that falls with the load is as far from flat as one that rises, and `falling_note`
+    names what may be behind it. None: `pct` is undefined.
     """
     if pct != pct:
         return None
-    return next((name for bound, name in _CLASSES if pct < bound), "degraded")
+    return next((name for bound, name in _CLASSES if abs(pct) < bound), "degraded")
+
+
+def falling_note(pct: float, base_concurrency: int) -> str | None:
+    """**Falling TPOT**: a sentence where the drift is below −5 %, against C = `base_concurrency`; None elsewhere.
+
+    More requests in a batch never make a decode step shorter, so that such a fall is a property of the measurement or
+    of the path, not a gain.
+    """
+    if not pct < -FALLING_PCT:
+        return None
+    return (
+        f"TPOT falls by {-pct:.1f} % from C = {base_concurrency}: possible causes are lumps (a gateway that sends "
+        f"several tokens at once), a cold start at C = {base_concurrency}, or speculative decoding"
+    )

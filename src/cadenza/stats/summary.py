@@ -305,14 +305,24 @@ def _base(point: PointSummary, points: Sequence[PointSummary]) -> PointSummary |
 
 
 def _relate_point(point: PointSummary, base: PointSummary | None) -> PointSummary:
+    related = _compare_with(point, base)
+    if point.load is LoadLabel.CLOSED:
+        return related
+    undefined = related.undefined | dict.fromkeys(("speedup", "efficiency"), "the rate sets the throughput")
+    return msgspec.structs.replace(related, speedup=NAN, efficiency=NAN, undefined=undefined)
+
+
+def _compare_with(point: PointSummary, base: PointSummary | None) -> PointSummary:
     if base is None or point.concurrency is None or base.concurrency is None:
         return _unrelated(point, "an open loop has no concurrency to compare by")
     if base.verdict is Verdict.INVALID:
         return _unrelated(point, f"its base (C = {base.concurrency}) is INVALID")
     pct = relative.drift_pct(point.tpot_ms.mean, base.tpot_ms.mean)
     own, first = point.throughput_tok_per_s, base.throughput_tok_per_s
+    falling = relative.falling_note(pct, base.concurrency)
     related = msgspec.structs.replace(
         point,
+        notes=point.notes if falling is None or falling in point.notes else [*point.notes, falling],
         speedup=relative.speedup(own, first),
         efficiency=relative.efficiency(own, first, point.concurrency, base.concurrency),
         drift_ms=relative.drift_ms(point.tpot_ms.mean, base.tpot_ms.mean),
