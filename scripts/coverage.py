@@ -89,9 +89,7 @@ def intervals(load: Load, run: Run, n: int, only_means: bool = False) -> dict[st
         a_round = round_of(in_flight, tokens, is_open=True)
     slice_ms = 2 * a_round * span_ms / n
     start = float(run.sent_ms[0])
-    found = {
-        "tok/s": rate_interval(run.event_ms, run.event_tok, start, start + span_ms, min_slice_ms=slice_ms)
-    }
+    found = {"tok/s": rate_interval(run.event_ms, run.event_tok, start, start + span_ms, min_slice_ms=slice_ms)}
     for name in SERIES:
         values = run.series[name][:n]
         found[f"{name} mean"] = mean_interval(values, round_size=a_round, phases=phases)
@@ -153,7 +151,9 @@ def row(load: Load, options: argparse.Namespace) -> list[str]:
         found = [intervals(load, run, n) for run, n in zip(runs, chosen, strict=True)]
         cells = []
         for figure in FIGURES:
-            held = [is_inside(one[figure], truth[figure]) for one in found if figure in one and _determined(one[figure])]
+            held = [
+                is_inside(one[figure], truth[figure]) for one in found if figure in one and _determined(one[figure])
+            ]
             given = sum(figure in one for one in found)
             share = f"{100 * np.mean(held):.0f}" if held else "-"
             cells.append(f"{share}/{100 * (1 - len(held) / given):.0f}" if given else "")

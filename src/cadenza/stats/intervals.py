@@ -6,6 +6,7 @@ half of the time. Here the series, in order of dispatch, is cut into few long ba
 another; they spread as the mean does (Schmeiser, Batch size effects in the analysis of simulation output, Oper. Res.
 30, 1982). A batch holds two rounds at least (`round_of`); where no cut into `MIN_BATCHES` of those is possible, the
 interval is not determinable: its bounds are NaN, and `needed` says how many values it takes.
+`scripts/coverage.py` prints how often they hold the truth under a simulated batching server.
 """
 
 import math
@@ -29,8 +30,6 @@ MERGE_ABOVE, GIVE_UP_ABOVE = 0.2, 0.5
 _CELLS = 40
 # In an open loop a backlog outlives a response time, by 1 / (1 − ρ)² or so: 4 at ρ = 0.5, 25 at 0.8. ρ is not known.
 _OPEN_ROUNDS = 8
-# A closed loop in which fewer phases than this were seen has no interval.
-_MIN_PHASES = 4
 # From here on Student's t is the normal's expansion, to six digits at any level in use.
 _MANY_DEGREES = 200
 
@@ -70,16 +69,16 @@ def phases_seen(slots: int, lengths: Floats) -> float:
 
     With equal lengths every slot returns at the same distance from the others for ever: requests that share the step
     of their prefill do so again in each round, and the run is one draw of `slots` positions, however long. Slots that
-    meet share their value, so C slots count as C / 2 (but as 4 at least, where C is that). Lengths that differ mix:
-    after k rounds the position has variance k · CV² in rounds squared, its first harmonic has decayed by
-    exp(−2π² CV² k), and a run of k rounds has passed 1 + 2π² CV² k independent choices. `lengths` (n,) in tokens.
+    meet share their value, so C slots count as C / 3, but as 4 at least. Lengths that differ mix: after k rounds the
+    position has variance k · CV² in rounds squared, its first harmonic has decayed by exp(−2π² CV² k), and a run of k
+    rounds has passed 1 + 2π² CV² k independent choices. `lengths` (n,) in tokens. Infinite for one slot, which has
+    nobody to meet, and where no length is known.
     """
     kept = lengths[np.isfinite(lengths)]
-    if not len(kept) or not kept.mean() > 0:
+    if slots < 2 or not len(kept) or not kept.mean() > 0:
         return math.inf
     spread = float(kept.var() / kept.mean() ** 2)
-    at_once = slots / 2 if slots >= 2 * _MIN_PHASES else min(slots, _MIN_PHASES)
-    return at_once * (1 + 2 * math.pi**2 * spread * len(kept) / slots)
+    return max(4.0, slots / 3) * (1 + 2 * math.pi**2 * spread * len(kept) / slots)
 
 
 def mean_interval(values: Floats, level: float = 0.95, *, round_size: int = 1, phases: float = math.inf) -> Interval:
@@ -97,12 +96,12 @@ def mean_interval(values: Floats, level: float = 0.95, *, round_size: int = 1, p
     than one of `phases` independent values (`phases_seen`). **Effective n** = n · (variance of the mean, were the
     values independent) / (its variance from batch means), clipped to [1, n] and to `phases`.
 
-    NaN bounds: fewer than 20 values, or than five batches of two rounds; φ above 0.5 even then; fewer than 4 phases.
+    NaN bounds: fewer than 20 values, or than five batches of two rounds; φ above 0.5 even then.
     """
     _check_share(level, "level")
     kept = values[np.isfinite(values)]
     n = len(kept)
-    if (short := _short(n, round_size, phases)) is not None:
+    if short := _short(n, round_size):
         return _unknown(level, n, short)
     centred = kept - kept[0]  # a constant series becomes zeros exactly
     mean = float(centred.mean())
@@ -133,7 +132,7 @@ def quantile_interval(
     _check_share(q, "q")
     kept = values[np.isfinite(values)]
     n = len(kept)
-    if (short := _short(n, round_size, phases)) is not None:
+    if short := _short(n, round_size):
         return _unknown(level, n, short)
     beyond = (kept > np.quantile(kept, q)).astype(np.float64)
     p = float(beyond.mean())
@@ -198,9 +197,10 @@ def rate_interval(
     variance *= _CELLS**2  # of a cell's mean; the sum over the window is _CELLS of those
     total, per_s = float(cells.sum()), 1000 / span_ms
     half = _t_two_sided(level, k - 1) * math.sqrt(variance)
+    skew = _skewness(cells, variance / _CELLS**2)
     return Interval(
-        low=max(0.0, total - half) * per_s,
-        high=(total + half) * per_s,
+        low=max(0.0, total - half * (1 + 2 * max(0.0, -skew))) * per_s,
+        high=(total + half * (1 + 2 * max(0.0, skew))) * per_s,
         level=level,
         n=n,
         n_effective=_effective(n, float(np.square(brought).sum()), variance),
@@ -267,14 +267,11 @@ class _Spread(msgspec.Struct, frozen=True):
     effective: float
 
 
-def _short(n: int, round_size: int, phases: float) -> int | None:
-    """Further values that a series of n is short of, None: none. Where its phases are too few: 0, none would help."""
+def _short(n: int, round_size: int) -> int:
+    """Further values that a series of n is short of before it has batches."""
     if round_size < 1:
         raise ValueError(f"round size: expected at least 1, got {round_size}")
-    least = max(MIN_VALUES, MIN_BATCHES * MIN_ROUNDS_A_BATCH * round_size)
-    if n < least:
-        return least - n
-    return 0 if phases < _MIN_PHASES else None
+    return max(0, max(MIN_VALUES, MIN_BATCHES * MIN_ROUNDS_A_BATCH * round_size) - n)
 
 
 def _spread(centred: Floats, variance: float, level: float, round_size: int, phases: float) -> _Spread | None:
@@ -324,12 +321,15 @@ def _batched(sums: Floats, sizes: Floats, most: float) -> tuple[int, float] | No
 def _skewness(means: Floats, variance: float) -> float:
     """Of the overall mean, by the cells' means: γ / √(as many independent cells as the variance speaks of)."""
     centred = means - means.mean()
-    square = float((centred**2).mean())
-    if not square > 0:
+    largest = float(np.abs(centred).max())
+    if not largest > 0:
         return 0.0
-    skewness = float((centred**3).mean()) / square**1.5
-    independent = square / (len(means) - 1)
-    return skewness / math.sqrt(len(means) / max(1.0, variance / independent))
+    scaled = centred / largest
+    square = float((scaled**2).mean())
+    skewness = float((scaled**3).mean()) / (square * math.sqrt(square))
+    independent = square * largest**2 / (len(means) - 1)  # variance of the mean, were the cells so
+    correlated = variance / independent if independent > 0 else 1.0
+    return skewness / math.sqrt(len(means) / max(1.0, correlated))
 
 
 def _degrees(values: float) -> int:
@@ -353,8 +353,8 @@ def _lag1(values: Floats) -> float:
 
 
 def _unknown(level: float, n: int, short: int | None) -> Interval:
-    """`short` values are missing; 0 or None: it is not known how many would do."""
-    return Interval(low=math.nan, high=math.nan, level=level, n=n, n_effective=math.nan, needed=short or None)
+    """`short` values are missing; None: it is not known how many would do."""
+    return Interval(low=math.nan, high=math.nan, level=level, n=n, n_effective=math.nan, needed=short)
 
 
 def _check_share(share: float, name: str) -> None:
