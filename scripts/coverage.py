@@ -3,8 +3,8 @@
 For each configuration `--seeds` independent runs: the figures of the measured requests, in order of dispatch, at the
 size that an automatic stop would choose (throughput and the means of TTFT and TPOT within ±5 %, 130 requests for a P95)
 or at the sizes given. The truth is the figure over all runs together, at their full length. A row says for each figure
-which percentage of the determinable intervals hold it (`-`: none is determinable), after a slash the percentage not
-determinable in at least one bound that would matter: a missing bound counts as infinite, a missing pair as no interval.
+which percentage of the determinable intervals hold it (`-`: none is), then the percentage of runs in which neither
+end, and in which only one end could be determined. A missing end counts as infinite.
 
     PYTHONPATH=src:tests python scripts/coverage.py --seeds 100 --law uniform
 """
@@ -155,9 +155,12 @@ def row(load: Load, options: argparse.Namespace) -> list[str]:
                 is_inside(one[figure], truth[figure]) for one in found if figure in one and _determined(one[figure])
             ]
             given = sum(figure in one for one in found)
+            one_end = sum(
+                figure in one and math.isnan(one[figure].low) != math.isnan(one[figure].high) for one in found
+            )
             share = f"{100 * np.mean(held):.0f}" if held else "-"
-            cells.append(f"{share}/{100 * (1 - len(held) / given):.0f}" if given else "")
-        lines.append(f"{load.name:16s} {int(np.median(chosen)):6d} " + " ".join(f"{cell:>8s}" for cell in cells))
+            cells.append(f"{share}/{100 * (1 - len(held) / given):.0f}/{100 * one_end / given:.0f}" if given else "")
+        lines.append(f"{load.name:16s} {int(np.median(chosen)):6d} " + " ".join(f"{cell:>9s}" for cell in cells))
     return lines
 
 
@@ -174,7 +177,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=4000, help="requests that a run has, at most")
     parser.add_argument("--slots", type=int, default=16, help="slots of the server in an open loop")
     options = parser.parse_args()
-    print(f"{'':16s} {'n':>6s} " + " ".join(f"{figure.replace('latency', 'lat'):>8s}" for figure in FIGURES))
+    print(f"{'':16s} {'n':>6s} " + " ".join(f"{figure.replace('latency', 'lat'):>9s}" for figure in FIGURES))
     for law in options.law or list(LAWS):
         loads = [Load(f"{law} C={slots}", law, slots, None) for slots in (4, 16, 64)]
         loads += [Load(f"{law} rho={rho}", law, None, rho) for rho in (0.5, 0.8)]

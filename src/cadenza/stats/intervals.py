@@ -121,12 +121,13 @@ def quantile_interval(
     """**Interval of a percentile**: the order statistics at q − h and q + h', where h and h' bound the share beyond it.
 
     `values` (n,) in order of dispatch; NaN and infinite ones are left out; 0 < q < 1. The share of values above is a
-    mean, of ones and zeros in order of dispatch, and h and h' are the half-widths of its interval (`mean_interval`),
-    scaled by √(q (1 − q) / (p (1 − p))) where ties make the share p another than q. Order statistics interpolate
-    linearly, as percentiles do.
+    mean, of ones and zeros in order of dispatch, and h and h' are the half-widths of its interval (`mean_interval`, but
+    1 + γ on the side of the longer tail: no one is larger than the others), scaled by √(q (1 − q) / (p (1 − p))) where
+    ties make the share p another than q. Order statistics interpolate linearly, as percentiles do.
 
     A bound is NaN where q − h or q + h' leaves (0, 1): the sample holds no value that could bound the percentile on
-    that side. So a p99 has no upper bound below some 400 independent values. Both are NaN as those of a mean are.
+    that side. So a p99 has no upper bound below some 400 independent values. Both are NaN as those of a mean are,
+    and where fewer than one phase is expected beyond the percentile, q (1 − q) · `phases` < 1.
     """
     _check_share(level, "level")
     _check_share(q, "q")
@@ -134,10 +135,12 @@ def quantile_interval(
     n = len(kept)
     if short := _short(n, round_size):
         return _unknown(level, n, short)
+    if q * (1 - q) * phases < 1:
+        return _unknown(level, n, None)
     beyond = (kept > np.quantile(kept, q)).astype(np.float64)
     p = float(beyond.mean())
     if p > 0:
-        spread = _spread(beyond - p, p * (1 - p) * n / (n - 1), level, round_size, phases)
+        spread = _spread(beyond - p, p * (1 - p) * n / (n - 1), level, round_size, phases, tail=1.0)
         if spread is None:
             return _unknown(level, n, n)
         scale = math.sqrt(q * (1 - q) / (p * (1 - p)))
@@ -274,8 +277,13 @@ def _short(n: int, round_size: int) -> int:
     return max(0, max(MIN_VALUES, MIN_BATCHES * MIN_ROUNDS_A_BATCH * round_size) - n)
 
 
-def _spread(centred: Floats, variance: float, level: float, round_size: int, phases: float) -> _Spread | None:
-    """Of a series of mean 0 and the given sample variance; None: its batches depend on one another."""
+def _spread(
+    centred: Floats, variance: float, level: float, round_size: int, phases: float, tail: float = 2.0
+) -> _Spread | None:
+    """Of a series of mean 0 and the given sample variance; None: its batches depend on one another.
+
+    The side of the longer tail is 1 + `tail` · γ times as long.
+    """
     n = len(centred)
     cells = _CELLS if n >= 2 * _CELLS else _CELLS // 2
     edges = np.arange(cells + 1) * n // cells
@@ -288,7 +296,7 @@ def _spread(centred: Floats, variance: float, level: float, round_size: int, pha
     independent = variance / n
     half = max(_t_two_sided(level, k - 1) * math.sqrt(of_mean), _t_two_sided(level, n - 1) * math.sqrt(independent))
     skew = _skewness(sums / sizes, of_mean)
-    below, above = half * (1 + 2 * max(0.0, -skew)), half * (1 + 2 * max(0.0, skew))
+    below, above = half * (1 + tail * max(0.0, -skew)), half * (1 + tail * max(0.0, skew))
     effective = _effective(n, independent, of_mean)
     if phases < n:
         least = _t_two_sided(level, _degrees(phases)) * math.sqrt(variance / phases)
