@@ -1,9 +1,12 @@
-"""How far a figure of a correlated series can be trusted: intervals from non-overlapping batch means.
+"""How far a figure of a correlated series can be trusted: intervals from few, long batches.
 
 Latencies of successive requests depend on one another, since they shared the server. An interval that takes them for
 independent is too narrow: the 95 % interval of the mean of 2,000 values with lag-1 correlation 0.8 covers the truth
-half of the time. Here the series, in time order, is cut into few long batches whose means hardly depend on one another;
-they spread as the mean does (Schmeiser, Batch size effects in the analysis of simulation output, Oper. Res. 30, 1982).
+half of the time. Here the series, in order of dispatch, is cut into few long batches whose means hardly depend on one
+another; they spread as the mean does (Schmeiser, Batch size effects in the analysis of simulation output, Oper. Res.
+30, 1982). A batch holds two rounds at least (`round_of`); where no cut into `MIN_BATCHES` of those is possible, the
+interval is not determinable: its bounds are NaN, and `needed` says how many values it takes.
+`scripts/coverage.py` prints how often they hold the truth under a simulated batching server.
 """
 
 import math
@@ -15,12 +18,18 @@ import numpy as np
 
 from cadenza.stats.columns import Floats
 
-# Fewer values or events than this have no interval: 8 batches of two or three say nothing of correlation.
+# Fewer values or events than this have no interval: batches of two or three say nothing of correlation.
 MIN_VALUES = 20
-# Long batches before many: fewer than 8 make t large, more than 20 hardly make it smaller.
-MIN_BATCHES, MAX_BATCHES = 8, 20
-# Time slices of a rate, finest first, and the lag-1 correlation of their totals above which coarser ones are taken.
-SLICES, MAX_LAG1 = (32, 16, 8), 0.1
+# Long batches before many: 5 have t = 2.8, 10 have 2.3, and more hardly make it smaller.
+BATCHES = (10, 8, 5)
+MIN_BATCHES, MIN_ROUNDS_A_BATCH = 5, 2
+# Lag-1 correlation of batch means (corrected for its bias, −1 / k) above which longer batches are taken, and above
+# which the longest possible ones are still too short: not determinable.
+MERGE_ABOVE, GIVE_UP_ABOVE = 0.2, 0.5
+# Sub-batches that skewness is estimated from; each number of batches divides them.
+_CELLS = 40
+# In an open loop a backlog outlives a response time, by 1 / (1 − ρ)² or so: 4 at ρ = 0.5, 25 at 0.8. ρ is not known.
+_OPEN_ROUNDS = 8
 # From here on Student's t is the normal's expansion, to six digits at any level in use.
 _MANY_DEGREES = 200
 
@@ -29,7 +38,8 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
     """Where the true figure lies with confidence `level`, in the figure's unit. A bound is NaN: not determinable.
 
     n             values (of a rate: events) that it rests on
-    n_effective   independent values that would say as much, in [1, n]; NaN below the floor of 20 values
+    n_effective   independent values that would say as much, in [1, n]; NaN where both bounds are
+    needed        further values until both bounds can be determined; 0: they are; None: not known
     """
 
     low: float
@@ -37,105 +47,167 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
     level: float = 0.95
     n: int
     n_effective: float
+    needed: int | None = None
 
 
-def mean_interval(values: Floats, level: float = 0.95) -> Interval:
+def round_of(in_flight: float, lengths: Floats, *, is_open: bool = False) -> int:
+    """**Round**: requests over which those in flight are replaced: in flight · (1 + CV²), at least 1.
+
+    `in_flight` is C in a closed loop, the mean number in an open one. A request in flight is a draw in proportion to
+    its length, so it stays E[L²] / E[L]² = 1 + CV² mean response times (renewal theory); `lengths` (n,) are output
+    tokens. `is_open`: eight times that, since what a burst leaves behind drains at the rate of the spare capacity.
+    """
+    kept = lengths[np.isfinite(lengths)]
+    mean = float(kept.mean()) if len(kept) else math.nan
+    spread = float(kept.var()) / mean**2 if mean > 0 else 0.0
+    rounds = in_flight * (1 + spread) * (_OPEN_ROUNDS if is_open else 1)
+    return max(1, math.ceil(rounds)) if math.isfinite(rounds) else 1
+
+
+def phases_seen(slots: int, lengths: Floats) -> float:
+    """**Phases seen** of a closed loop: independent choices of the slots' relative positions that a run has passed.
+
+    With equal lengths every slot returns at the same distance from the others for ever: requests that share the step
+    of their prefill do so again in each round, and the run is one draw of `slots` positions, however long. Slots that
+    meet share their value, so C slots count as C / 3, but as 4 at least. Lengths that differ mix: after k rounds the
+    position has variance k · CV² in rounds squared, its first harmonic has decayed by exp(−2π² CV² k), and a run of k
+    rounds has passed 1 + 2π² CV² k independent choices. `lengths` (n,) in tokens. Infinite for one slot, which has
+    nobody to meet, and where no length is known.
+    """
+    kept = lengths[np.isfinite(lengths)]
+    if slots < 2 or not len(kept) or not kept.mean() > 0:
+        return math.inf
+    spread = float(kept.var() / kept.mean() ** 2)
+    return max(4.0, slots / 3) * (1 + 2 * math.pi**2 * spread * len(kept) / slots)
+
+
+def mean_interval(values: Floats, level: float = 0.95, *, round_size: int = 1, phases: float = math.inf) -> Interval:
     """**Interval of a mean**: mean ± t · s of k batches (k − 1 degrees of freedom), s² the variance of batch means / k.
 
-    `values` (n,) in time order; NaN and infinite ones are left out. k = √n / 2, but 8 at least and 20 at most: batches
-    then hold 2√n values or more. In simulation, 4,000 series each, the 95 % interval of an AR(1) series with lag-1
-    correlation 0, 0.5, 0.8 covers its mean in 97, 95, 93 % of cases at n = 200 and in 97, 95, 94 % at n = 2,000; the
-    independent one, in the last case, in 49 %. It stays narrow where a series is short for its correlation: 83 % at n =
-    50 and 0.8.
+    `values` (n,) in order of dispatch; NaN and infinite ones are left out. k = 10, 8 or 5, the most with batches of two
+    rounds (`round_of`) or more, and fewer where the lag-1 correlation φ of the batch means, corrected for its bias, is
+    above 0.2. What is left of it widens the interval by √((1 + φ) / (1 − φ)) (as in Tafazzoli and Wilson, Skart, IIE
+    Trans. 43, 2011). The side of the longer tail is 1 + 2γ times as long, γ the skewness of the mean as 40 sub-batches
+    show it: a run that has seen few of the rare bursts is short of them in its mean and in its variance at once. The
+    first-order term (Johnson, J. Am. Stat. Assoc. 73, 1978) is 0.84γ and moves both sides; few batches underestimate γ.
 
     Never narrower than the interval for independent values: batch means that spread less than those would are, among
-    so few, more often luck than a load that evens itself out, and an error on the wide side is the lesser one.
-    **Effective n** = n · (variance of the mean, were the values independent) / (its variance from batch means),
-    clipped to [1, n]. NaN bounds: fewer than 20 values.
+    so few, more often luck than a load that evens itself out, and an error on the wide side is the lesser one. Nor
+    than one of `phases` independent values (`phases_seen`). **Effective n** = n · (variance of the mean, were the
+    values independent) / (its variance from batch means), clipped to [1, n] and to `phases`.
+
+    NaN bounds: fewer than 20 values, or than five batches of two rounds; φ above 0.5 even then.
     """
     _check_share(level, "level")
     kept = values[np.isfinite(values)]
-    if len(kept) < MIN_VALUES:
-        return _unknown(level, len(kept))
-    mean = float(kept[0] + (kept - kept[0]).mean())
-    half, effective = _half_width(kept, level)
-    return Interval(low=mean - half, high=mean + half, level=level, n=len(kept), n_effective=effective)
+    n = len(kept)
+    if short := _short(n, round_size):
+        return _unknown(level, n, short)
+    centred = kept - kept[0]  # a constant series becomes zeros exactly
+    mean = float(centred.mean())
+    centred -= mean
+    spread = _spread(centred, float(np.square(centred).sum()) / (n - 1), level, round_size, phases)
+    if spread is None:
+        return _unknown(level, n, n)
+    mean += float(kept[0])
+    return Interval(
+        low=mean - spread.below, high=mean + spread.above, level=level, n=n, n_effective=spread.effective, needed=0
+    )
 
 
-def quantile_interval(values: Floats, q: float, level: float = 0.95) -> Interval:
-    """**Interval of a percentile**: the order statistics at q ± h, h the half-width of the share of values ≤ it.
+def quantile_interval(
+    values: Floats, q: float, level: float = 0.95, *, round_size: int = 1, phases: float = math.inf
+) -> Interval:
+    """**Interval of a percentile**: the order statistics at q − h and q + h', where h and h' bound the share beyond it.
 
-    `values` (n,) in time order; NaN and infinite ones are left out; 0 < q < 1. The share is a mean, of ones and zeros
-    in time order, and h is its interval's half-width from batch means, scaled by √(q (1 − q) / (p (1 − p))) where ties
-    make the share p another than q. Order statistics interpolate linearly, as percentiles do.
+    `values` (n,) in order of dispatch; NaN and infinite ones are left out; 0 < q < 1. The share of values above is a
+    mean, of ones and zeros in order of dispatch, and h and h' are the half-widths of its interval (`mean_interval`, but
+    1 + γ on the side of the longer tail: no one is larger than the others), scaled by √(q (1 − q) / (p (1 − p))) where
+    ties make the share p another than q. Order statistics interpolate linearly, as percentiles do.
 
-    In the simulation of `mean_interval` the 95 % interval of the median, p90, p95 and p99 covers it in 93 % or more at
-    n = 2,000. A bound is NaN where q ± h leaves (0, 1): the sample holds no value that could bound the percentile on
-    that side. So a p99 has no upper bound below some 400 independent values. Both are NaN: fewer than 20 values.
+    A bound is NaN where q − h or q + h' leaves (0, 1): the sample holds no value that could bound the percentile on
+    that side. So a p99 has no upper bound below some 400 independent values. Both are NaN as those of a mean are,
+    and where fewer than one phase is expected beyond the percentile, q (1 − q) · `phases` < 1.
     """
     _check_share(level, "level")
     _check_share(q, "q")
     kept = values[np.isfinite(values)]
     n = len(kept)
-    if n < MIN_VALUES:
-        return _unknown(level, n)
-    below = (kept <= np.quantile(kept, q)).astype(np.float64)
-    share = float(below.mean())
-    if share < 1:
-        half, effective = _half_width(below, level)
-        half *= math.sqrt(q * (1 - q) / (share * (1 - share)))
+    if short := _short(n, round_size):
+        return _unknown(level, n, short)
+    if q * (1 - q) * phases < 1:
+        return _unknown(level, n, None)
+    beyond = (kept > np.quantile(kept, q)).astype(np.float64)
+    p = float(beyond.mean())
+    if p > 0:
+        spread = _spread(beyond - p, p * (1 - p) * n / (n - 1), level, round_size, phases, tail=1.0)
+        if spread is None:
+            return _unknown(level, n, n)
+        scale = math.sqrt(q * (1 - q) / (p * (1 - p)))
+        below, above, effective = spread.below * scale, spread.above * scale, spread.effective
     else:  # all values up to the percentile and beyond are one: no spread to learn from
-        half, effective = _t_two_sided(level, n - 1) * math.sqrt(q * (1 - q) / (n - 1)), float(n)
-    inside = [min(max(p, 0.0), 1.0) for p in (q - half, q + half)]
-    low, high = (float(bound) for bound in np.quantile(kept, inside))
+        effective = min(float(n), phases)
+        below = above = _t_two_sided(level, _degrees(effective)) * math.sqrt(q * (1 - q) / max(1.0, effective - 1))
+    low, high = (float(bound) for bound in np.quantile(kept, [max(q - below, 0.0), min(q + above, 1.0)]))
+    # The half-widths fall as 1 / √n: from this factor on both lie within (0, 1).
+    factor = max(below / q, above / (1 - q))
     return Interval(
-        low=low if q - half > 0 else math.nan,
-        high=high if q + half < 1 else math.nan,
+        low=low if q > below else math.nan,
+        high=high if q + above < 1 else math.nan,
         level=level,
         n=n,
         n_effective=effective,
+        needed=0 if factor < 1 else None if effective >= phases else math.floor(n * factor**2) + 1 - n,
     )
 
 
-def rate_interval(stamps_ms: Floats, weights: Floats, start_ms: float, end_ms: float, level: float = 0.95) -> Interval:
+def rate_interval(
+    stamps_ms: Floats,
+    weights: Floats,
+    start_ms: float,
+    end_ms: float,
+    level: float = 0.95,
+    *,
+    min_slice_ms: float = 0.0,
+) -> Interval:
     """**Interval of a throughput**: batch means over k equal time slices of (start, end], in weight per second.
 
-    `stamps_ms` (n,) in any order, `weights` (n,) what each event brought (tokens, or ones), not negative. k = 32, or
-    16 where the totals of neighbouring slices are correlated by more than 0.1, or 8 where those still are: a burst or
-    a lull longer than a slice would make slices that repeat one another count as evidence of their own. Correlation
-    below zero is no reason: it errs on the wide side. 8 slices also where 16 would hold fewer than 4 events each. What
-    keeps the load up or down for longer than an eighth of the window is not seen, and the interval is then too narrow.
+    `stamps_ms` (n,) in any order, `weights` (n,) what each event brought (tokens, or ones), not negative. k = 10, 8 or
+    5, the most with slices of `min_slice_ms` (the time of two rounds) or more and two events each; fewer, and wider,
+    where the totals of neighbouring slices are correlated, as in `mean_interval`. Correlation below zero is no reason:
+    it errs on the wide side. What keeps the load up or down for longer than a fifth of the window is not seen.
 
     May be narrower than for independent arrivals: a closed loop is more regular than those. **Effective n** here is
     n · (variance of the total, were arrivals independent: Σ w²) / (its variance from slices), clipped to [1, n]. The
-    lower bound is 0 at least. NaN bounds: fewer than 20 events inside, or no length.
+    lower bound is 0 at least. NaN bounds: fewer than 20 events inside, no length, fewer than five slices, correlation
+    above 0.5 even then.
     """
     _check_share(level, "level")
     inside = np.isfinite(weights) & (stamps_ms > start_ms) & (stamps_ms <= end_ms)
     stamps, brought = stamps_ms[inside], weights[inside]
     n, span_ms = len(stamps), end_ms - start_ms
     if n < MIN_VALUES or not math.isfinite(span_ms):
-        return _unknown(level, n)
-    places = (stamps - start_ms) / span_ms
-    totals: Floats = np.zeros(0)
-    for slices in SLICES:
-        if n < 4 * slices and slices > SLICES[-1]:
-            continue
-        slot = np.clip(np.ceil(places * slices).astype(np.int64) - 1, 0, slices - 1)
-        totals = np.bincount(slot, brought, slices).astype(np.float64)
-        if _lag1(totals) <= MAX_LAG1:
-            break
-    k = len(totals)
-    variance = k * float(totals.var(ddof=1))  # of the sum over the window
+        return _unknown(level, n, None)
+    if span_ms < MIN_BATCHES * min_slice_ms:
+        return _unknown(level, n, math.ceil(n * (MIN_BATCHES * min_slice_ms / span_ms - 1)))
+    slot = np.clip(np.ceil((stamps - start_ms) / span_ms * _CELLS).astype(np.int64) - 1, 0, _CELLS - 1)
+    cells = np.bincount(slot, brought, _CELLS).astype(np.float64)
+    most = min(n / 2, span_ms / min_slice_ms if min_slice_ms > 0 else math.inf)
+    batched = _batched(cells, np.ones(_CELLS), most)
+    if batched is None:
+        return _unknown(level, n, n)
+    k, variance = batched
+    variance *= _CELLS**2  # of a cell's mean; the sum over the window is _CELLS of those
+    total, per_s = float(cells.sum()), 1000 / span_ms
     half = _t_two_sided(level, k - 1) * math.sqrt(variance)
-    total = float(totals.sum())
-    per_s = 1000 / span_ms
+    skew = _skewness(cells, variance / _CELLS**2)
     return Interval(
-        low=max(0.0, total - half) * per_s,
-        high=(total + half) * per_s,
+        low=max(0.0, total - half * (1 + 2 * max(0.0, -skew))) * per_s,
+        high=(total + half * (1 + 2 * max(0.0, skew))) * per_s,
         level=level,
         n=n,
         n_effective=_effective(n, float(np.square(brought).sum()), variance),
+        needed=0,
     )
 
 
@@ -190,26 +262,90 @@ def _t_inside(angle: float, degrees: int) -> float:
     return 2 / math.pi * (angle + sine * series) if odd else sine * series
 
 
+class _Spread(msgspec.Struct, frozen=True):
+    """Half-widths of a mean's interval on either side of it, and the effective n."""
+
+    below: float
+    above: float
+    effective: float
+
+
+def _short(n: int, round_size: int) -> int:
+    """Further values that a series of n is short of before it has batches."""
+    if round_size < 1:
+        raise ValueError(f"round size: expected at least 1, got {round_size}")
+    return max(0, max(MIN_VALUES, MIN_BATCHES * MIN_ROUNDS_A_BATCH * round_size) - n)
+
+
+def _spread(
+    centred: Floats, variance: float, level: float, round_size: int, phases: float, tail: float = 2.0
+) -> _Spread | None:
+    """Of a series of mean 0 and the given sample variance; None: its batches depend on one another.
+
+    The side of the longer tail is 1 + `tail` · γ times as long.
+    """
+    n = len(centred)
+    cells = _CELLS if n >= 2 * _CELLS else _CELLS // 2
+    edges = np.arange(cells + 1) * n // cells
+    sizes = np.diff(edges).astype(np.float64)
+    sums = np.add.reduceat(centred, edges[:-1])
+    batched = _batched(sums, sizes, n / (MIN_ROUNDS_A_BATCH * round_size))
+    if batched is None:
+        return None
+    k, of_mean = batched
+    independent = variance / n
+    half = max(_t_two_sided(level, k - 1) * math.sqrt(of_mean), _t_two_sided(level, n - 1) * math.sqrt(independent))
+    skew = _skewness(sums / sizes, of_mean)
+    below, above = half * (1 + tail * max(0.0, -skew)), half * (1 + tail * max(0.0, skew))
+    effective = _effective(n, independent, of_mean)
+    if phases < n:
+        least = _t_two_sided(level, _degrees(phases)) * math.sqrt(variance / phases)
+        below, above, effective = max(below, least), max(above, least), min(effective, phases)
+    return _Spread(below, above, effective)
+
+
+def _batched(sums: Floats, sizes: Floats, most: float) -> tuple[int, float] | None:
+    """The number of batches, `most` of them at most, and the variance of the mean that they give. None: correlated.
+
+    `sums` and `sizes` are of consecutive cells, whose sizes differ by one at most. A batch is some of them.
+    """
+    cells, n = len(sums), float(sizes.sum())
+    found = None
+    for k in BATCHES:
+        if cells % k or k > most:
+            continue
+        size = sizes.reshape(k, -1).sum(axis=1)
+        means = sums.reshape(k, -1).sum(axis=1) / size
+        means = means - sums.sum() / n
+        # Weighted by their sizes the estimate stays unbiased for independent values.
+        variance = float((size * means**2).sum()) / (k - 1) / n
+        phi = _lag1(means) + 1 / k
+        found = (k, variance * (1 + phi) / (1 - phi) if phi > 0 else variance) if phi <= GIVE_UP_ABOVE else None
+        if phi <= MERGE_ABOVE:
+            break
+    return found
+
+
+def _skewness(means: Floats, variance: float) -> float:
+    """Of the overall mean, by the cells' means: γ / √(as many independent cells as the variance speaks of)."""
+    centred = means - means.mean()
+    largest = float(np.abs(centred).max())
+    if not largest > 0:
+        return 0.0
+    scaled = centred / largest
+    square = float((scaled**2).mean())
+    skewness = float((scaled**3).mean()) / (square * math.sqrt(square))
+    independent = square * largest**2 / (len(means) - 1)  # variance of the mean, were the cells so
+    correlated = variance / independent if independent > 0 else 1.0
+    return skewness / math.sqrt(len(means) / max(1.0, correlated))
+
+
+def _degrees(values: float) -> int:
+    return max(1, math.floor(values) - 1)
+
+
 def _t_two_sided(level: float, degrees: int) -> float:
     return t_quantile((1 + level) / 2, degrees)
-
-
-def _half_width(values: Floats, level: float) -> tuple[float, float]:
-    """Half-width of the mean's interval, and the effective n. At least MIN_VALUES values."""
-    n = len(values)
-    batches = round(min(max(math.sqrt(n) / 2, MIN_BATCHES), MAX_BATCHES))
-    centred = values - values[0]  # a constant series becomes zeros exactly
-    centred = centred - centred.mean()
-    edges = np.arange(batches + 1) * n // batches
-    sizes = np.diff(edges)
-    means = np.add.reduceat(centred, edges[:-1]) / sizes
-    # Sizes differ by one at most; weighted by them the estimate stays unbiased for independent values.
-    batched = float((sizes * means**2).sum()) / (batches - 1) / n
-    independent = float((centred**2).sum()) / (n - 1) / n
-    half = max(
-        _t_two_sided(level, batches - 1) * math.sqrt(batched), _t_two_sided(level, n - 1) * math.sqrt(independent)
-    )
-    return half, _effective(n, independent, batched)
 
 
 def _effective(n: int, independent: float, batched: float) -> float:
@@ -224,8 +360,9 @@ def _lag1(values: Floats) -> float:
     return float((centred[1:] * centred[:-1]).sum()) / square if square > 0 else 0.0
 
 
-def _unknown(level: float, n: int) -> Interval:
-    return Interval(low=math.nan, high=math.nan, level=level, n=n, n_effective=math.nan)
+def _unknown(level: float, n: int, short: int | None) -> Interval:
+    """`short` values are missing; None: it is not known how many would do."""
+    return Interval(low=math.nan, high=math.nan, level=level, n=n, n_effective=math.nan, needed=short)
 
 
 def _check_share(share: float, name: str) -> None:
