@@ -8,6 +8,7 @@ from cadenza.stats.columns import Columns, Floats
 from cadenza.stats.concurrency import mean_in_flight, peak_in_flight
 from cadenza.stats.intervals import mean_interval
 from cadenza.stats.population import Followed, censored, follow, population, was_held
+from cadenza.stats.rounds import rounds_of
 from cadenza.stats.stability import MIN_RESPONSES, Stability, assess_stability
 from cadenza.stats.steady import Change, can_judge, find_change
 from cadenza.stats.verdict import Check, Verdict, check
@@ -27,19 +28,11 @@ def check_load(point: Point, columns: Columns, window: Window) -> list[Check]:
     return [
         *_check_window(window, columns),
         *_check_steady(point, columns, window),
-        *_check_end(point, columns),
+        *_check_end(point, columns, window),
         *_check_stability(point, columns),
         *_check_lockstep(point, columns),
         *_check_in_flight(point, columns, window),
     ]
-
-
-def round_size(point: Point, columns: Columns, window: Window) -> int:
-    """Requests of one round: C in a closed loop, else the mean number in flight, at least 1."""
-    if point.load is LoadLabel.CLOSED:
-        return point.concurrency or 1
-    level = mean_in_flight(columns, window.start_ms, window.end_ms)
-    return max(1, round(level)) if level == level else 1
 
 
 def _check_window(window: Window, columns: Columns) -> list[Check]:
@@ -54,7 +47,7 @@ def _check_steady(point: Point, columns: Columns, window: Window) -> list[Check]
     """Neither TPOT nor TTFT (user TTFT where the plan sets the times) moves in the order of dispatch."""
     if not len(columns) or window.kind == "whole":
         return []
-    size = round_size(point, columns, window)
+    size = rounds_of(point, columns, window).in_flight
     series = [(name, values) for name, values in _series(point, columns) if np.isfinite(values.values).any()]
     changes = [
         (name, change)
@@ -86,7 +79,7 @@ def _describe(name: str, change: Change) -> str:
     return f"{name} {change.kind}: {change.before:.4g} to {change.after:.4g} ms ({100 * change.relative:+.0f} %)"
 
 
-def _check_end(point: Point, columns: Columns) -> list[Check]:
+def _check_end(point: Point, columns: Columns, window: Window) -> list[Check]:
     """Every measured request was followed to its end, under the load that it was measured under."""
     lost, mine = int(censored(columns).sum()), int(population(columns).sum())
     if lost:
@@ -96,20 +89,21 @@ def _check_end(point: Point, columns: Columns) -> list[Check]:
         return [Check("followed", Verdict.SUSPECT, f"{sentence}: figures that they could move are lower bounds (≥)")]
     if not mine or was_held(point, columns):
         return [Check("followed", Verdict.VALID, f"all {mine} measured requests were followed to their end")]
-    moved = _moved_by_end(point, columns)
+    moved = _moved_by_end(point, columns, window)
     sentence = "the load was not held until the last measured request had ended"
     if moved:
         return [Check("followed", Verdict.SUSPECT, f"{sentence}: {moved}")]
     return [Check("followed", Verdict.VALID, f"{sentence}, which moves no mean beyond its interval")]
 
 
-def _moved_by_end(point: Point, columns: Columns) -> str | None:
+def _moved_by_end(point: Point, columns: Columns, window: Window) -> str | None:
     """The first mean that differs by more than its interval without the requests that saw the load fall."""
     last_ms = float(np.nanmax(columns.sent_ms[columns.measured], initial=-np.inf))
+    rounds = rounds_of(point, columns, window)
     for name, followed in _series(point, columns):
         values = followed.values
         before = values[columns.done_ms[followed.places] <= last_ms]
-        interval = mean_interval(values, round_size=point.concurrency or 1)
+        interval = mean_interval(values, round_size=rounds.size, phases=rounds.phases)
         half = (interval.high - interval.low) / 2
         if not len(before) or not len(values):
             continue

@@ -17,13 +17,13 @@ from cadenza.stats.concurrency import mean_in_flight, peak_in_flight
 from cadenza.stats.distribution import Distribution
 from cadenza.stats.goodput import Goodput, goodput
 from cadenza.stats.intervals import Interval, rate_interval
-from cadenza.stats.load_checks import round_size
 from cadenza.stats.machine import Machine, Stretch, describe_machine
 from cadenza.stats.notes import list_notes
 from cadenza.stats.population import follow
 from cadenza.stats.reconcile import Reconciliation, check_server, reconcile
 from cadenza.stats.repeats import Agreement, compare
 from cadenza.stats.requests import Failure, Requests, count_requests, list_failures
+from cadenza.stats.rounds import Rounds, rounds_of
 from cadenza.stats.stability import Stability, assess_stability
 from cadenza.stats.throughput import rate_per_s, requests_per_s, throughput_tok_per_s, tokens_per_event
 from cadenza.stats.tracks import Telemetry
@@ -156,10 +156,10 @@ def summarise_point(
     checks = examine(point, columns, window, requests, failures) + check_server(server)
     verdict, reasons = judge(checks)
     sent = columns.measured & np.isfinite(columns.sent_ms)
-    size = round_size(point, columns, window)
+    rounds = rounds_of(point, columns, window)
     per_event = tokens_per_event(columns)
     offered, achieved = rate_per_s(columns.intended_ms[sent]), rate_per_s(columns.sent_ms[sent])
-    throughput, latencies = throughput_tok_per_s(columns, window), _latencies(columns, size)
+    throughput, latencies = throughput_tok_per_s(columns, window), _latencies(columns, rounds)
     point_summary = PointSummary(
         index=point.index,
         model=point.model,
@@ -186,7 +186,7 @@ def summarise_point(
             columns.event_tok,
             window.start_ms,
             window.end_ms,
-            min_slice_ms=_round_ms(columns, window, size),
+            min_slice_ms=_round_ms(columns, window, rounds),
         ),
         requests_per_s=requests_per_s(columns, window),
         offered_per_s=offered,
@@ -210,7 +210,7 @@ def summarise_point(
     return msgspec.structs.replace(point_summary, undefined=_explain_undefined(point_summary))
 
 
-def _latencies(columns: Columns, size: int) -> dict[str, Distribution]:
+def _latencies(columns: Columns, rounds: Rounds) -> dict[str, Distribution]:
     """Each figure of the population, with intervals that know how many requests a round has."""
     first = np.isfinite(columns.first_ms)
     since_sent, since_due = columns.sent_ms, columns.intended_ms
@@ -226,18 +226,24 @@ def _latencies(columns: Columns, size: int) -> dict[str, Distribution]:
     for name, (values_ms, since_ms, known) in figures.items():
         followed = follow(columns, values_ms, since_ms, known)
         found[name] = Distribution.of(
-            followed.values, in_time_order=True, round_size=size, censored=followed.lost if len(followed.lost) else None
+            followed.values,
+            in_time_order=True,
+            round_size=rounds.size,
+            phases=rounds.phases,
+            censored=followed.lost if len(followed.lost) else None,
         )
     gaps = latency.itl_ms(columns, columns.measured & columns.ok, in_time_order=True)
     per_request = max(1, round(len(gaps) / max(1, found["latency_ms"].n)))
-    found["itl_ms"] = Distribution.of(gaps, in_time_order=True, round_size=size * per_request)
+    found["itl_ms"] = Distribution.of(
+        gaps, in_time_order=True, round_size=rounds.size * per_request, phases=rounds.phases
+    )
     return found
 
 
-def _round_ms(columns: Columns, window: Window, size: int) -> float:
+def _round_ms(columns: Columns, window: Window, rounds: Rounds) -> float:
     """How long two rounds of requests take, in ms."""
     sent = int((columns.measured & np.isfinite(columns.sent_ms)).sum())
-    return 2 * size * 1000 * window.length_s / sent if sent else 0.0
+    return 2 * rounds.size * 1000 * window.length_s / sent if sent else 0.0
 
 
 def _is_steady(checks: Sequence[Check]) -> bool:

@@ -4,13 +4,15 @@ Looked at when a tenth more requests have ended than the last time, so that look
 that few looks are taken: each is a chance to stop where a series happens to look calm.
 """
 
+import math
+
 import numpy as np
 
 from cadenza.clock import NS_PER_MS
 from cadenza.record import LoadLabel, Outcome, Phase, Point, Record
 from cadenza.stats.columns import Floats
 from cadenza.stats.distribution import FLOORS
-from cadenza.stats.intervals import Interval, mean_interval, rate_interval
+from cadenza.stats.intervals import Interval, mean_interval, phases_seen, rate_interval, round_of
 from cadenza.stats.stability import assess_load
 
 # Half-width of the 95 % interval of each mean, as a fraction of it.
@@ -67,13 +69,19 @@ class Enough:
             return True  # no figure of it will ever settle, and it is not VALID however long it is
         ttft = first - (sent if self._closed else due)
         tpot = np.where(tokens > 1, (last - first) / np.maximum(tokens - 1, 1), _NAN)
-        round_size = self._slots or max(1, round(float(np.nansum(done - sent)) / max(float(np.nanmax(done)), 1.0)))
-        known = [mean_interval(values, round_size=round_size) for values in (ttft, tpot) if np.isfinite(values).any()]
+        in_flight = self._slots or float(np.nansum(done - sent)) / max(float(np.nanmax(done)), 1.0)
+        size = round_of(in_flight, tokens, is_open=not self._closed)
+        phases = phases_seen(self._slots, tokens) if self._slots else math.inf
+        known = [
+            mean_interval(values, round_size=size, phases=phases)
+            for values in (ttft, tpot)
+            if np.isfinite(values).any()
+        ]
         places = (np.arange(_STAMPS) + 0.5) / _STAMPS
         stamps = (first[:, None] + places * (np.where(np.isfinite(last), last, first) - first)[:, None]).ravel()
         weights = np.repeat(tokens / _STAMPS, _STAMPS)
         start, end = float(sent[0]), float(np.nanmax(sent))
-        known.append(rate_interval(stamps, weights, start, end, min_slice_ms=2 * round_size * (end - start) / len(rows)))
+        known.append(rate_interval(stamps, weights, start, end, min_slice_ms=2 * size * (end - start) / len(rows)))
         return all(_is_close(interval) for interval in known)
 
     def _grows(self, due: Floats, first: Floats, done: Floats) -> bool:
