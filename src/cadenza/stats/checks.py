@@ -7,7 +7,7 @@ import numpy as np
 from cadenza.record import Point, PointStatus
 from cadenza.stats.client_checks import check_client
 from cadenza.stats.columns import Columns
-from cadenza.stats.concurrency import little_residual, mean_in_flight
+from cadenza.stats.concurrency import little
 from cadenza.stats.latency import dispatch_lag_ms, itl_ms, latency_ms, ttft_ms
 from cadenza.stats.load_checks import check_load
 from cadenza.stats.requests import Failure, Requests
@@ -16,10 +16,6 @@ from cadenza.stats.window import Window
 
 # Above this share of failures the latencies are those of the survivors, and say little about the server.
 MAX_FAILED_SHARE = 0.05
-# Of L, beyond what the edges of a finite window can make.
-MAX_LITTLE_SHARE = 0.05
-# Requests for each one in flight, so that those edges are small.
-ROUNDS = 10
 # Prompts further from the length aimed at than this load the server otherwise than the name of the run says.
 MAX_PROMPT_SHARE = 0.2
 
@@ -74,18 +70,13 @@ def _check_indices(columns: Columns) -> Check:
 
 
 def _check_little(columns: Columns, window: Window) -> Check:
-    """L = λ W over the window. What begins before it or ends after it makes a difference of about L / n."""
-    n = int((window.holds(columns.done_ms)).sum())
-    level = mean_in_flight(columns, window.start_ms, window.end_ms)
-    if not level > 0:
-        return Check("Little's law", None, "nothing was in flight in the window")
-    if n < ROUNDS * level:
-        told = f"{n} requests ended in the window: {math.ceil(ROUNDS * level)} are needed to hold L against λ W"
-        return Check("Little's law", None, told)
-    residual = little_residual(columns, window.start_ms, window.end_ms)
-    allowed = MAX_LITTLE_SHARE + level / n
-    told = f"L differs from λ W by {100 * residual:+.1f} % (allowed {100 * allowed:.1f} % for {n} requests)"
-    return check("Little's law", told, abs(residual) > allowed, Verdict.SUSPECT)
+    """L = λ W: what was in flight against the rate and the times that are reported, within their standard error."""
+    residual, allowed = little(columns, window.start_ms, window.end_ms)
+    if not math.isfinite(residual):
+        return Check("Little's law", None, "no request was in flight in the window, or none has ended")
+    off = abs(residual) > allowed
+    message = f"L differs from λ W by {100 * residual:+.1f} % (allowed: {100 * allowed:.1f} %)"
+    return check("Little's law", message, off, Verdict.SUSPECT)
 
 
 def _check_stamps(columns: Columns) -> Check:

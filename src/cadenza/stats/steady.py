@@ -1,42 +1,62 @@
-"""Is a series steady, and from where on: cut its transient, then look for a drift or a jump in what is left.
+"""Does a series stay where it is: steps, dips, waves and drifts, against what correlated noise does by chance.
 
-Series are (n,) values in issue order; NaN and infinite ones are passed over, and places are counted in the series as it
-was given. Nothing here looks at which part gives the better figure: only at where the series settles.
+Series are (n,) values in dispatch order; NaN and infinite ones are passed over, and places are counted in the series as
+it was given.
 """
 
 import math
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
 import numpy as np
 
-from cadenza.stats.columns import Floats, Ints
+from cadenza.stats.columns import Bools, Floats, Ints
 
-# Values that a series needs before anything is said of it.
-MIN_VALUES = 20
-# Error of the first kind of either test.
-SIGNIFICANT = 0.01
-# Batches of a test: 40 where that leaves 5 values in each, since with 20 a shift is seen in the middle third only.
-MIN_BATCHES, MAX_BATCHES, BATCH_VALUES = 20, 40, 5
-# MSER takes means of 5. It leaves 5 of them and a fifth of all: a few that happen to lie close are no plateau.
-MSER_VALUES, MSER_LEFT, MSER_LEFT_SHARE = 5, 5, 0.2
-# A truncation up to here is a transient whatever its shape: an opening burst is flat, too.
-BELIEVED_SHARE = 0.25
+# Values, and rounds of what is in flight together, that a series needs before it can be judged.
+MIN_VALUES, MIN_ROUNDS = 20, 6
+# Error of the first kind of the whole test: two series per point leave the point at 1 %, with a reserve for noise whose
+# memory is longer than that of the AR(1) noise it is held against.
+SIGNIFICANT = 0.003
+# Batch means of a series, at most: the scan costs their square.
+MAX_BATCHES = 100
+# The shortest stretch that counts, as a share of the series and in values: a slow request is no change.
+MIN_SHARE, MIN_STRETCH = 0.05, 6
+# A slower or faster beginning up to this share of the series is called a transient, a longer one a level.
+TRANSIENT_SHARE = 0.25
+# Periods of a wave: below one it is a trend, above four the scan of six rounds would meet the rounds themselves.
+PERIODS = np.arange(0.75, 3.51, 0.25)
+# Looks that each test takes, i.e. what its p-value is multiplied by: as many independent ones as reproduce the share
+# of white series found (docs/results/steady.md); those of stretches grow with the batches.
+LOOKS_EDGE, LOOKS_INNER_PER_BATCH, LOOKS_WAVE, TESTS = 12, 2, 8, 4
+# Lag-1 correlation above which the series has no more than a few independent values.
+MAX_LAG1 = 0.97
+# A sine that leaves less than this is no perfect one in normal scores: what is left is its harmonics, not noise.
+CLEAR_SHARE, CLEAR_BATCHES = 0.1, 40
+# Added to the lag-1 correlation for what AR(1) does not know: lengths with a heavy tail have a longer memory.
+LONGER_MEMORY = 0.1
+
+Kind = Literal["transient", "step", "dip", "bump", "wave", "trend"]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A series that does not stay where it was, and how unlikely chance is to look like it.
+    """A series that does not stay where it was, and how unlikely noise is to look like it.
 
-    before, after   levels: for a trend the fitted line at the first and the last value, for a shift the means on both
-                    sides, in the unit of the values
-    at              of a shift, the place of the first value after it; None: a trend
+    p_value         of the whole test: corrected for every stretch, frequency and shape that it looks at
+    before, after   levels in the unit of the values. transient, step: before and after the place of the change; dip,
+                    bump: outside and inside; trend: the line at its ends; wave: its first and its second extreme
+    start, stop     the values [start, stop) that differ. transient: 0 to its end; step: from it to the end; trend and
+                    wave: the whole series
+    periods         of a wave: how many the series holds
     """
 
-    kind: Literal["trend", "shift"]
+    kind: Kind
     p_value: float
     before: float
     after: float
-    at: int | None = None
+    start: int
+    stop: int
+    periods: float | None = None
 
     @property
     def relative(self) -> float:
@@ -46,207 +66,241 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         return self.after / self.before - 1
 
 
-def transient_end(values: Floats) -> int | None:
-    """**Transient** (MSER-5): how many leading values to leave out so that the mean of the rest is best known.
+class _Batches(msgspec.Struct, frozen=True):
+    """m means of `size` successive scores, centred; `places` (n,) are those of the values in the series as given."""
 
-    Over the means Z of successive fives, the d leading ones go for which Σ (Z − mean)² / (m − d)² over the m − d that
-    stay is least, the first of equals; 5 means and a fifth of all stay at least. The result is in values of the series
-    as given. None: the minimum lies beyond half of the series, which then shows no level that it has settled at, or
-    there are fewer than 20 values.
-    (White, An effective truncation heuristic for bias reduction in simulation output, Simulation 69, 1997; fives:
-    White, Cobb and Spratt 2000.)
+    scores: Floats
+    size: int
+    values: Floats
+    places: Ints
+    shortest: int
+
+
+class _Fit(msgspec.Struct, frozen=True):
+    """A shape that a test has found: p-value, residual sum of squares, parameters; [begin, end) in batches."""
+
+    kind: Literal["edge", "inner", "wave", "trend"]
+    p_value: float
+    residual: float
+    fitted: int
+    begin: int
+    end: int
+    periods: float = 0.0
+
+
+def can_judge(n: int, round_size: float = 1) -> bool:
+    """**Judged**: n values suffice to look for a change: 20, and six rounds of `round_size` requests in flight."""
+    return n >= MIN_VALUES and n >= MIN_ROUNDS * round_size
+
+
+def find_change(values: Floats, *, round_size: float = 1, material: float = 0.05) -> Change | None:
+    """**Change**: the series does not keep one level, p < 0.003 over all that is looked at, and by `material` at least.
+
+    The values' normal scores are averaged in at most 100 batches of half a round or of whole rounds (`round_size`
+    requests: C of a closed loop, the mean in flight of an open one). Four shapes are fitted to the batch means by least
+    squares: two levels, over every place of the step (transient, step); a stretch of another level, over every stretch
+    of 5 % of the series, and the lesser of three rounds and a twelfth of it, at least (dip, bump); a sine, over 0.75 to
+    3.5 periods (wave); a line (trend). Neighbours resemble each other, so each statistic is held against the variance
+    that AR(1) noise gives it (of a mean over k batches, or at a frequency), whose lag-1 correlation r is that of the
+    residuals about the fit, corrected for the bias of the fit and raised by 0.1 and 0.6 to 2.6 standard errors, 2.6
+    from r = 0.6 on. p-values are those of Student's t or of F for that noise, times the number of independent looks.
+
+    A change counts if it is significant and |relative| is at least `material`; of several it is the one with the least
+    Bayes information criterion. Levels are means without the lowest and highest tenth, of a sine or a line fitted to
+    values bounded by their 5th and 95th percentile. None: no such change, or too few values (`can_judge`). What it sees
+    and how often it is wrong: docs/results/steady.md. (Scan statistics: Siegmund, Ann. Stat. 16, 1988; van der Waerden
+    scores; AR(1) as the null of climate series: Schulz and Mudelsee, Computers & Geosciences 28, 2002.)
     """
     places = np.flatnonzero(np.isfinite(values))
-    m = len(places) // MSER_VALUES
-    if len(places) < MIN_VALUES:
+    if not can_judge(len(places), round_size):
         return None
-    means = values[places[: m * MSER_VALUES]].reshape(m, MSER_VALUES).mean(axis=1)
-    centred = means - np.median(means)  # exact zeros where the series is constant, small sums where it is not
-    left = np.arange(m, 0, -1)
-    sums = np.cumsum(centred[::-1])[::-1]
-    squares = np.cumsum((centred**2)[::-1])[::-1]
-    spread = np.maximum(squares - sums**2 / left, 0) / left**2
-    most = m - max(MSER_LEFT, math.ceil(MSER_LEFT_SHARE * m))
-    cut = int(np.argmin(spread[: max(most, 0) + 1]))
-    if 2 * cut > m:
+    batches = _batch(values[places], places, round_size)
+    if not np.any(batches.scores):
         return None
-    return int(places[cut * MSER_VALUES]) if cut else 0
+    y, shortest, m = batches.scores, batches.shortest, len(batches.scores)
+    found = (_scan(y, shortest, inner=False), _scan(y, shortest, inner=True), _wave(y), _trend(y))
+    fits = [fit for fit in found if fit is not None]
+    fits.sort(key=lambda fit: m * math.log(max(fit.residual, 1e-12)) + fit.fitted * math.log(m))
+    for fit in fits:
+        p = min(1.0, TESTS * fit.p_value)
+        if p < SIGNIFICANT:
+            change = _describe(batches, fit, p)
+            if abs(change.relative) >= material:
+                return change
+    return None
 
 
-def find_trend(values: Floats) -> Change | None:
-    """**Trend** (Mann-Kendall): later batch means above earlier ones, or below, more often than by chance, p < 0.01.
+def _batch(values: Floats, places: Ints, round_size: float) -> _Batches:
+    n, around = len(values), max(1, round(round_size))
+    half = -(-around // 2)
+    size = max(-(-n // MAX_BATCHES), half)
+    if size > half:  # else the places within a round would beat against the batches: a wave
+        size = -(-size // around) * around
+    m = n // size
+    scores = _scores(values)[: m * size].reshape(m, size).mean(axis=1)
+    shortest = max(math.ceil(MIN_STRETCH / size), math.ceil(MIN_SHARE * m), math.ceil(min(3 * around, n / 12) / size))
+    return _Batches(scores - scores.mean(), size, values, places, shortest)
 
-    S = Σ sign(Z_j − Z_i) over pairs i < j of m = 20 to 40 means of successive values, 5 or more in each from 100 values
-    on. Its variance is corrected for ties and, as neighbours resemble each other, by the factor of Hamed and Rao (J.
-    Hydrology 204, 1998) for autocorrelation, with ρ(i) = r^i, r the lag-1 autocorrelation of the means about their line
-    (corrected for bias, 0 at least). Levels: the Theil-Sen line (median of pairwise slopes) at the first and the last
-    value. None: no trend, or fewer than 20 values. Of 1,000 AR(1) series without a trend, lag-1 correlation 0, 0.7,
-    0.85, 2, 9, 6 have one at n = 200, and 9, 6, 11 at n = 2,000.
+
+def _scores(values: Floats) -> Floats:
+    """Normal scores: Φ⁻¹((rank − ½) / n), mean ranks where values are equal, by Tukey's lambda approximation."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    share = ((np.cumsum(counts) - counts / 2) / len(values))[inverse]
+    return np.asarray(4.91 * (share**0.14 - (1 - share) ** 0.14), dtype=np.float64)
+
+
+def _noise(residuals: Floats, fitted: int) -> tuple[float, float, float]:
+    """Lag-1 correlation of AR(1) noise, on the safe side; its variance; degrees of freedom.
+
+    `fitted` parameters, each of which takes its share of slow movement away, lower r by about one over the number of
+    residuals each; the mean lowers it by (1 + 3 r) / m (Kendall, Biometrika 41, 1954).
     """
-    batches = _Batches.of(values)
-    return None if batches is None else _trend(batches)
+    m, square = len(residuals), float((residuals**2).sum())
+    r = float((residuals[1:] * residuals[:-1]).sum()) / square if square > 1e-12 else 0.0
+    r += (fitted + 1 + 3 * max(r, 0.0)) / m
+    errors = 0.6 + 2 * min(max((r - 0.2) / 0.4, 0.0), 1.0)
+    r = min(max(r + LONGER_MEMORY + errors * math.sqrt(max(1 - r * r, 0.0) / m), 0.0), MAX_LAG1)
+    shocks = residuals[1:] - r * residuals[:-1]
+    left = m - 2 - fitted
+    variance = max(float((shocks**2).sum()) / left / (1 - r * r), 1e-12)
+    return r, variance, left * (1 - 0.8 * r * r)  # r is estimated, too, and costs the more the nearer it is to 1
 
 
-def find_shift(values: Floats) -> Change | None:
-    """**Shift** (Pettitt): the series jumps from a level to another at one place, p < 0.01.
+def _two_sided(square: float, freedom: float) -> float:
+    """P(t² ≥ square), Student's t, by Wallace's transformation to a normal (Ann. Math. Stat. 30, 1959)."""
+    z = (8 * freedom + 1) / (8 * freedom + 3) * math.sqrt(freedom * math.log1p(square / freedom))
+    return math.erfc(z / math.sqrt(2))
 
-    K = max over t of |Σ sign(Z_j − Z_i) over i ≤ t < j| of the means that `find_trend` takes, p = 2 exp(−6 K² / (m³ +
-    m²)) (Pettitt, Applied Statistics 28, 1979), K² divided by (1 + r) / (1 − r), by which correlation makes such sums
-    vary more; r as there, about the two levels. The place is known to a batch: of those near K's, where the two levels
-    leave the least squares. None: no shift, or fewer than 20 values.
 
-    Ranks know no size, so that a shift in the first or the last 19 % of the series (up to 32 % with fewer than 200
-    values) is never found. Of the AR(1) series of `find_trend`, 10 in 1,000 at most are taken for shifted.
-    """
-    batches = _Batches.of(values)
-    return None if batches is None else _shift(batches)
+def _mean_variance(m: int, r: float) -> Floats:
+    """(m,) variance of the mean of k = 1 … m successive values of AR(1) noise of variance 1."""
+    k = np.arange(1, m + 1)
+    return np.asarray(((1 + r) / (1 - r) - 2 * r * (1 - r**k) / (k * (1 - r) ** 2)) / k, dtype=np.float64)
+
+
+@lru_cache(maxsize=64)
+def _stretches(m: int, shortest: int, inner: bool) -> tuple[Ints, Ints]:
+    """Begins and ends of the stretches that a scan looks at: those that begin the series, or those within it."""
+    begin, end = (grid.ravel() for grid in np.indices((m + 1 if inner else 1, m + 1)))
+    kept = (end - begin >= shortest) & (m - (end - begin) >= shortest)
+    if inner:
+        kept &= (begin > 0) & (end < m)
+    return begin[kept], end[kept]
+
+
+def _scan(y: Floats, shortest: int, *, inner: bool) -> _Fit | None:
+    """The stretch whose mean differs most from that of the rest; not `inner`: only those that begin the series."""
+    m = len(y)
+    begin, end = _stretches(m, shortest, inner)
+    if not len(begin):
+        return None
+    long = end - begin
+    total = np.concatenate([[0.0], np.cumsum(y)])
+    square = ((total[end] - total[begin]) * m / (long * (m - long))) ** 2
+    r, place = 0.0, 0
+    for _ in range(3):  # the place depends on r, and r on the place
+        spread = _mean_variance(m, r)
+        place = int(np.argmax(square / (spread[long - 1] + spread[m - long - 1])))
+        inside = _inside(m, int(begin[place]), int(end[place]))
+        residuals = y - np.where(inside, y[inside].mean(), y[~inside].mean())
+        r, variance, freedom = _noise(residuals, fitted=2 if inner else 1)
+    spread = _mean_variance(m, r)
+    ratio = float(square[place] / (spread[long[place] - 1] + spread[m - long[place] - 1])) / variance
+    looks = LOOKS_INNER_PER_BATCH * m if inner else LOOKS_EDGE
+    return _Fit(
+        kind="inner" if inner else "edge",
+        p_value=looks * _two_sided(ratio, freedom),
+        residual=float((residuals**2).sum()),
+        fitted=3 if inner else 2,
+        begin=int(begin[place]),
+        end=int(end[place]),
+    )
+
+
+def _inside(m: int, begin: int, end: int) -> Bools:
+    return (np.arange(m) >= begin) & (np.arange(m) < end)
+
+
+@lru_cache(maxsize=64)
+def _waves(m: int) -> Floats:
+    """(periods, m, 6) orthonormal sine and cosine, and what two harmonics add, at the middles of m batches."""
+    angle = 2 * np.pi * PERIODS[:, None] * (np.arange(m) + 0.5) / m
+    pairs = np.stack([turn(k * angle) for k in (1, 2, 3) for turn in (np.cos, np.sin)], axis=2)
+    return np.asarray(np.linalg.qr(pairs - pairs.mean(axis=1, keepdims=True))[0], dtype=np.float64)
+
+
+def _wave(y: Floats) -> _Fit:
+    """The sine that explains most. F of its two amplitudes against the AR(1) spectrum at its frequency."""
+    m, waves = len(y), _waves(len(y))
+    parts = np.einsum("pmk,m->pk", waves, y)
+    best = int(np.argmax((parts[:, :2] ** 2).sum(axis=1)))
+    residuals = y - waves[best, :, :2] @ parts[best, :2]
+    r, variance, freedom = _noise(residuals, fitted=2)
+    if m >= CLEAR_BATCHES and float((residuals**2).sum()) < CLEAR_SHARE * float((y**2).sum()):
+        r, variance, freedom = _noise(y - waves[best] @ parts[best], fitted=6)
+    spectrum = (1 - r * r) / (1 - 2 * r * math.cos(2 * math.pi * float(PERIODS[best]) / m) + r * r)
+    ratio = float((parts[best, :2] ** 2).sum()) / (2 * variance * spectrum)
+    p = (1 + 2 * ratio / freedom) ** (-freedom / 2)  # of F(2, freedom), exactly
+    return _Fit("wave", LOOKS_WAVE * p, float((residuals**2).sum()), 3, 0, m, float(PERIODS[best]))
+
+
+def _trend(y: Floats) -> _Fit:
+    """The least-squares line: t of its slope."""
+    m = len(y)
+    line = np.arange(m) - (m - 1) / 2
+    line /= math.sqrt(float((line**2).sum()))
+    part = float(line @ y)
+    residuals = y - part * line
+    r, variance, freedom = _noise(residuals, fitted=1)
+    p = _two_sided(part * part * (1 - r) / (1 + r) / variance, freedom)
+    return _Fit("trend", p, float((residuals**2).sum()), 1, 0, m)
+
+
+def _describe(batches: _Batches, fit: _Fit, p: float) -> Change:
+    values, places, m = batches.values, batches.places, len(batches.scores)
+    n = len(values)
+    if fit.kind in ("wave", "trend"):
+        before, after = _extremes(values, fit)
+        kind: Kind = "wave" if fit.kind == "wave" else "trend"
+        stop = int(places[-1]) + 1
+        periods = fit.periods if kind == "wave" else None
+        return Change(
+            kind=kind, p_value=p, before=before, after=after, start=int(places[0]), stop=stop, periods=periods
+        )
+    begin, end = fit.begin * batches.size, n if fit.end == m else fit.end * batches.size
+    within, rest = _level(values[begin:end]), _level(np.concatenate([values[:begin], values[end:]]))
+    if fit.kind == "inner":
+        kind = "dip" if within < rest else "bump"
+        return _stretch(kind, p, rest, within, places, begin, end)
+    if end <= TRANSIENT_SHARE * n:
+        return _stretch("transient", p, within, rest, places, 0, end)
+    return _stretch("step", p, within, rest, places, end, n)
+
+
+def _stretch(kind: Kind, p: float, before: float, after: float, places: Ints, begin: int, end: int) -> Change:
+    start, stop = int(places[begin]), int(places[end - 1]) + 1
+    return Change(kind=kind, p_value=p, before=before, after=after, start=start, stop=stop)
+
+
+def _level(values: Floats) -> float:
+    """Mean without the lowest and the highest tenth."""
+    cut = len(values) // 10
+    return float(np.sort(values)[cut : len(values) - cut].mean())
+
+
+def _extremes(values: Floats, fit: _Fit) -> tuple[float, float]:
+    """The first and the second extreme of the sine or the line that fits the values, bounded by percentiles, best."""
+    n = len(values)
+    place = (np.arange(n) + 0.5) / n
+    angle = 2 * np.pi * fit.periods * place
+    shape = np.stack([np.cos(angle), np.sin(angle)], axis=1) if fit.kind == "wave" else place[:, None]
+    design = np.column_stack([np.ones(n), shape])
+    bounded = np.clip(values, *np.percentile(values, [5, 95]))
+    line = design @ np.linalg.lstsq(design, bounded, rcond=None)[0]
+    low, high = int(np.argmin(line)), int(np.argmax(line))
+    return float(line[min(low, high)]), float(line[max(low, high)])
 
 
 def examine_series(values: Floats, material: float = 0.05) -> tuple[int, Change | None]:
-    """**Steady series**: (where it starts, the change that is left from there on; None: it is steady).
-
-    The transient goes first (`transient_end`; None: nothing goes, and the whole is examined). One longer than a quarter
-    of the series is looked at twice: unless a curve that bends into the level of the rest explains the whole better
-    than one line, and better than two levels, a change of the whole that counts means that what went was part of a
-    drift, or a level of its own, and it stays.
-
-    A change counts if it is significant and |relative| is at least `material`. Where a trend and a shift both count, it
-    is the one that leaves the lesser sum of squares about the batch means. Fewer than 20 values: (0, None).
-    """
-    start = transient_end(values) or 0
-    if start > BELIEVED_SHARE * len(values) and not _settles(values, start):
-        found = _find_change(values, material)
-        if found is not None:
-            return 0, found
-    found = _find_change(values[start:], material)
-    if found is not None and found.at is not None:
-        found = msgspec.structs.replace(found, at=found.at + start)
-    return start, found
-
-
-def _find_change(values: Floats, material: float) -> Change | None:
-    batches = _Batches.of(values)
-    if batches is None:
-        return None
-    counted = [c for c in (_shift(batches), _trend(batches)) if c is not None and abs(c.relative) >= material]
-    if len(counted) == 2 and _line_residual(batches) < _levels_residual(batches, _split(batches)[1]):
-        counted.reverse()
-    return counted[0] if counted else None
-
-
-class _Batches(msgspec.Struct, frozen=True):
-    """m means of successive finite values: their sizes, centres (in values of the series), and first places."""
-
-    means: Floats
-    sizes: Ints
-    centres: Floats
-    places: Ints
-    last: int  # place of the last value
-
-    @classmethod
-    def of(cls, values: Floats) -> "_Batches | None":
-        places = np.flatnonzero(np.isfinite(values))
-        n = len(places)
-        if n < MIN_VALUES:
-            return None
-        m = min(max(n // BATCH_VALUES, MIN_BATCHES), MAX_BATCHES)
-        edges = np.arange(m + 1) * n // m
-        sizes = np.diff(edges)
-        kept = values[places]
-        means = kept[0] + np.add.reduceat(kept - kept[0], edges[:-1]) / sizes
-        centres = np.add.reduceat(places.astype(np.float64), edges[:-1]) / sizes
-        return cls(means, sizes, centres, places[edges[:-1]], int(places[-1]))
-
-
-def _trend(batches: _Batches) -> Change | None:
-    means, m = batches.means, len(batches.means)
-    s = float(np.triu(_signs(means)).sum())
-    _, ties = np.unique(means, return_counts=True)
-    variance = float(m * (m - 1) * (2 * m + 5) - np.sum(ties * (ties - 1) * (2 * ties + 5))) / 18
-    if variance <= 0 or s == 0:
-        return None
-    first, second = np.triu_indices(m, 1)
-    slope = float(np.median((means[second] - means[first]) / (batches.centres[second] - batches.centres[first])))
-    level = float(np.median(means - slope * batches.centres))
-    r = _lag1(means, level + slope * batches.centres, fitted=2)
-    lag = np.arange(1, m)
-    pairs = (m - lag) * (m - lag - 1) * (m - lag - 2)
-    variance *= 1 + 2 * float(np.sum(pairs * r**lag)) / (m * (m - 1) * (m - 2))
-    p = math.erfc((abs(s) - 1) / math.sqrt(2 * variance))
-    if p >= SIGNIFICANT:
-        return None
-    return Change(kind="trend", p_value=p, before=level, after=level + slope * batches.last)
-
-
-def _shift(batches: _Batches) -> Change | None:
-    means, m = batches.means, len(batches.means)
-    k, split = _split(batches)
-    before, after = _levels(batches, split)
-    # Three are fitted, but p errs on the safe side already.
-    r = _lag1(means, np.where(np.arange(m) < split, before, after), fitted=1)
-    p = min(1.0, 2 * math.exp(-6 * k**2 * (1 - r) / (1 + r) / (m**3 + m**2)))
-    if p >= SIGNIFICANT:
-        return None
-    return Change(kind="shift", p_value=p, before=before, after=after, at=int(batches.places[split]))
-
-
-def _signs(means: Floats) -> Floats:
-    """(m, m) sign(Z_j − Z_i) at row i, column j."""
-    return np.sign(means[None, :] - means[:, None])
-
-
-def _split(batches: _Batches) -> tuple[float, int]:
-    """Pettitt's K, and the first batch after the jump: of the splits near K's the one with the least squares.
-
-    Where the two sides differ in length, K's own place leans to the middle by what ranks within a side happen to be.
-    """
-    m = len(batches.means)
-    u = np.abs(np.cumsum(_signs(batches.means).sum(axis=1))[:-1])
-    top = int(np.argmax(u)) + 1
-    near = range(max(1, top - m // 8), min(m - 1, top + m // 8) + 1)
-    return float(u[top - 1]), min(near, key=lambda split: _levels_residual(batches, split))
-
-
-def _levels(batches: _Batches, split: int) -> tuple[float, float]:
-    """Means of the values on both sides."""
-    means, sizes = batches.means, batches.sizes
-    before, after = np.average(means[:split], weights=sizes[:split]), np.average(means[split:], weights=sizes[split:])
-    return float(before), float(after)
-
-
-def _lag1(means: Floats, fit: Floats, fitted: int) -> float:
-    """Lag-1 autocorrelation about a fit, 0 to 0.9, relieved of the bias that so many fitted parameters give it."""
-    residuals, m = means - fit, len(means)
-    residuals = residuals - residuals.mean()
-    square = float((residuals**2).sum())
-    if square <= 1e-20 * float(((means - means.mean()) ** 2).sum()):  # the fit is exact, and the rest is rounding
-        return 0.0
-    r = float((residuals[1:] * residuals[:-1]).sum()) / square
-    return min(max((r * m + fitted) / (m - 3 - fitted), 0.0), 0.9)
-
-
-def _settles(values: Floats, start: int) -> bool:
-    """A parabola that ends in the level of the rest leaves less than a line over all, and than the best two levels."""
-    batches, rest = _Batches.of(values), values[start:]
-    if batches is None:
-        return False
-    lead = np.minimum(batches.centres / start - 1, 0)
-    offset = batches.means - float(rest[np.isfinite(rest)].mean())
-    bend = np.stack([lead, lead**2], axis=1)
-    residual = float(((offset - bend @ np.linalg.lstsq(bend, offset, rcond=None)[0]) ** 2).sum())
-    m = len(batches.means)
-    return residual < min(_line_residual(batches), *(_levels_residual(batches, split) for split in range(1, m)))
-
-
-def _line_residual(batches: _Batches) -> float:
-    """Sum of squares of the batch means about their least-squares line."""
-    x = batches.centres - batches.centres.mean()
-    y = batches.means - batches.means.mean()
-    return float(((y - x * float((x * y).sum()) / float((x**2).sum())) ** 2).sum())
-
-
-def _levels_residual(batches: _Batches, split: int) -> float:
-    """Sum of squares of the batch means about two levels."""
-    before, after = _levels(batches, split)
-    means = batches.means
-    return float(((means[:split] - before) ** 2).sum() + ((means[split:] - after) ** 2).sum())
+    """The change of the whole series, for a window that still asks where the series starts: always at 0."""
+    return 0, find_change(values, material=material)
