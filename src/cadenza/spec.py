@@ -73,7 +73,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     rates_per_s     arrivals per second, one point each; empty: closed loop. Both given: every pair, capped
     arrivals        poisson | constant | gamma:K   (K the shape; K = 1 is poisson, K < 1 burstier)
     requests        measured requests a point; auto: as many as its figures take (`sweep.enough`), or as its time holds;
-                    None: auto against a real server, else 128 and at least eight for each slot
+                    None: auto against a real server, else 128 and at least twelve for each slot
     max_time_s      what all points together may take where requests are auto
     repeat          how often the whole grid is measured, in turn forwards and backwards
     duration_s      or as many as are due in this time, from the start of the point, warm-up included

@@ -1,13 +1,16 @@
 """How many processes, and that they share one plan whatever their number."""
 
+from itertools import takewhile
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.load.exchange import Outgoing
 from cadenza.load.shard import Share
 from cadenza.load.target import Target
 from cadenza.load.transport import Origin
-from cadenza.record import LoadLabel, Point
+from cadenza.record import LoadLabel, Phase, Point
 from cadenza.spec import Credentials, Spec
 from cadenza.sweep.grid import lay_out
 from cadenza.sweep.plan import Phrasing, draw_requests
@@ -68,10 +71,19 @@ def test_the_same_seed_gives_the_same_plan_whatever_the_number_of_workers(
     )
     (whole,) = lay_out(spec, ["m"])
     phrasing = Phrasing(spec, Credentials(), [TARGET, TARGET])
-    alone = list(plan_share(spec, phrasing, server(), whole, Share()))
-    shared = [o for w in range(workers) for o in plan_share(spec, phrasing, server(), whole, Share(w, workers))]
+    total = whole.warmup + 30
+
+    def planned(share: Share) -> list[Outgoing]:
+        """What comes before the cooldown, which has no end, and one request of that."""
+        plan = plan_share(spec, phrasing, server(), whole, share)
+        taken = list(takewhile(lambda outgoing: outgoing.request.phase is not Phase.COOLDOWN, plan))
+        assert next(plan).request.phase is Phase.COOLDOWN
+        return taken
+
+    alone = planned(Share())
+    shared = [outgoing for worker in range(workers) for outgoing in planned(Share(worker, workers))]
     assert sorted(shared, key=lambda outgoing: outgoing.request.index) == alone
-    assert len(alone) == whole.warmup + 30
+    assert [outgoing.request.index for outgoing in alone] == list(range(total))
 
 
 def test_a_plan_without_end_is_shared_too() -> None:

@@ -84,7 +84,7 @@ def _read_points(found: "Run") -> tuple[dict[str, list[_Used]], list[str]]:
     from cadenza.stats.fitting import take_sample
     from cadenza.stats.summary import summarise_point
     from cadenza.stats.verdict import Verdict
-    from cadenza.stats.window import steady_window
+    from cadenza.stats.window import load_window
 
     by_point: dict[int, list[Record]] = {}
     for record in found.records():
@@ -102,7 +102,7 @@ def _read_points(found: "Run") -> tuple[dict[str, list[_Used]], list[str]]:
             left_out.append(f"{name} is {summary.verdict.value}: {_first(summary.reasons)}")
             continue
         columns = Columns.of(records)
-        sample = take_sample(columns, steady_window(point, columns))
+        sample = take_sample(columns, load_window(point, columns))
         if sample is None:
             left_out.append(f"{name} has no answer of two tokens in its window")
             continue

@@ -57,7 +57,7 @@ def add_flags(parser: argparse.ArgumentParser, *, grid: bool) -> None:
         "--requests",
         metavar="N",
         help="measured requests a point, or auto: until throughput, TTFT and TPOT are known to ±5 %% and P95 has its "
-        "sample floor (default: auto; of the embedded engine 128, at least 8 a slot)",
+        "sample floor (default: auto; of the embedded engine 128, at least 12 a slot)",
     )
     load.add_argument("--max-time", metavar="T", help="all points together, with auto: 90s, 15m, 1h (default: 15m)")
     load.add_argument("--quick", action="store_true", help="the same as --requests auto --max-time 2m")
@@ -205,7 +205,7 @@ def _time_s(flag: str, low: float, *, above: bool = False) -> Callable[[str], fl
     """Seconds, or with a unit: 90s, 15m, 1h."""
 
     def parse(text: str) -> float:
-        unit = _UNITS_S.get(text.strip()[-1:], None)
+        unit = _UNITS_S.get(text.strip()[-1:])
         number = text.strip()[:-1] if unit else text
         try:
             return (unit or 1) * _number(flag, low, above=above)(number)

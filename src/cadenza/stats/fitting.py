@@ -10,7 +10,7 @@ from cadenza.stats import latency
 from cadenza.stats.columns import Columns, Floats
 from cadenza.stats.concurrency import in_flight
 from cadenza.stats.intervals import t_quantile
-from cadenza.stats.window import Window, ended_inside
+from cadenza.stats.window import Window
 
 # As many as the engine deals before it begins anew (`engine.timing.Deck`): so many draws give back the mean exactly.
 SHARES = 32
@@ -85,7 +85,7 @@ def take_sample(columns: Columns, window: Window) -> Sample | None:
     request with a TPOT above 0 ended in the window.
     """
     ttft, tpot = latency.ttft_ms(columns), latency.tpot_ms(columns)
-    inside = ended_inside(columns, window) & columns.ok & (ttft > 0)
+    inside = columns.measured & columns.ok & (ttft > 0)
     counted = inside & (tpot > 0)
     if not counted.any():
         return None

@@ -184,5 +184,3 @@ def _check_in_flight(point: Point, columns: Columns, window: Window) -> list[Che
         told = f"{mean:.2f} requests were in flight on average where {slots} were asked for"
         return [*found, check("in flight", told, mean < MIN_IN_FLIGHT_SHARE * slots, Verdict.SUSPECT)]
     return [*found, Check("in flight", Verdict.VALID, f"{peak} in flight at most, of {slots} allowed")]
-
-

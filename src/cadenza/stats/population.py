@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cadenza.record import Point
-from cadenza.stats.columns import Bools, Columns, Floats
+from cadenza.stats.columns import Bools, Columns, Floats, Ints
 
 
 class Followed(NamedTuple):
@@ -20,7 +20,7 @@ class Followed(NamedTuple):
 
     values: Floats
     lost: Floats
-    places: Floats
+    places: Ints
 
 
 def censored(columns: Columns) -> Bools:
@@ -52,7 +52,7 @@ def follow(columns: Columns, values_ms: Floats, since_ms: Floats, known: Bools) 
     lost = out & ~known & np.isfinite(since_ms)
     places = np.flatnonzero(kept)
     places = places[np.argsort(_dispatched_ms(columns)[places], kind="stable")]
-    return Followed(values_ms[places], (columns.done_ms - since_ms)[lost], places)
+    return Followed(values_ms[places], (columns.done_ms - since_ms)[lost], places.astype(np.int64))
 
 
 def _dispatched_ms(columns: Columns) -> Floats:

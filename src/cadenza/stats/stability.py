@@ -22,7 +22,7 @@ MIN_RESPONSES = 5
 # Where the window is longer than this many mean waits, next to nobody waits.
 MIN_WAITS = 60
 # A server that keeps up completes more than arrives while its backlog is high. In simulation, 128 requests: 1.3 to 2.0
-# times what arrives at a load of 0.6, 0.6 to 1.15 times at a load of 1.1 (5th and 95th percentile, all kinds of server).
+# times what arrives at a load of 0.6, 0.6 to 1.15 times at a load of 1.1 (5th and 95th percentile, all servers tried).
 MIN_DRAIN = 1.15
 # The backlog of a server that has recovered is back where it was; a growing one is highest at the end.
 _END, _LOW = 0.1, 0.5
@@ -77,7 +77,12 @@ def assess_stability(point: Point, columns: Columns) -> Stability | None:
 
 
 def assess_load(
-    due_ms: Floats, ended_ms: Floats, window: tuple[float, float], rate_per_s: float, ttft_ms: Floats, latency_ms: Floats
+    due_ms: Floats,
+    ended_ms: Floats,
+    window: tuple[float, float],
+    rate_per_s: float,
+    ttft_ms: Floats,
+    latency_ms: Floats,
 ) -> Stability:
     """Of all intended starts and all ends, in any order, with the measured requests' user TTFT and user latency."""
     start, end = window
@@ -110,7 +115,7 @@ def assess_load(
 
 
 def _backlog(due_ms: Floats, ended_ms: Floats, window: tuple[float, float]) -> tuple[Floats, Floats]:
-    """Requests due and not ended: times (k + 1,) from the window's start to its end, and the level (k,) between them."""
+    """Requests due and not ended: times (k + 1,) from the start of the window to its end, levels (k,) between them."""
     start, end = window
     times = np.concatenate([ended_ms, due_ms])
     steps = np.concatenate([np.full(len(ended_ms), -1.0), np.ones(len(due_ms))])
@@ -145,5 +150,3 @@ def _all(followed: Followed) -> Floats:
 
 def _mean(values: Floats) -> float:
     return float(values.mean()) if len(values) else math.nan
-
-

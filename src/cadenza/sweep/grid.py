@@ -7,8 +7,8 @@ from cadenza.record import LoadLabel, Point
 from cadenza.spec import Spec
 
 DEFAULT_REQUESTS = 128
-# Enough rounds to see whether anything moves, whatever the concurrency.
-_ROUNDS = 8
+# Enough rounds for intervals, and to see whether anything moves, whatever the concurrency.
+_ROUNDS = 12
 # The opening requests, of residual lengths, and one round after them: by then nothing remembers the start.
 _WARMUP_ROUNDS = 2
 # Of the response time without load, in an open loop: under load an answer takes longer.

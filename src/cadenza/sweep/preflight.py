@@ -71,7 +71,7 @@ def examine(transport: Transport, phrasing: Phrasing, spec: Spec, credentials: C
         accepts_include_usage=all(trial.options.include_usage for trial in trials),
         simulated=engine == _OWNERS[_SIMULATED],
         trial_first_s=_mean_s([(r.event_ns[0] - (r.sent_ns or 0), 1) for r in answered]),
-        trial_token_s=_mean_s([(r.event_ns[-1] - r.event_ns[0], r.output_tokens or 0) for r in answered if r.event_ns[1:]]),
+        trial_token_s=_mean_s([(r.event_ns[-1] - r.event_ns[0], r.output_tokens or 0) for r in answered]),
     )
 
 
