@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cadenza.record import LoadLabel, Outcome, Phase, Point, Record
 from cadenza.stats.columns import Columns
-from cadenza.stats.concurrency import in_flight, little_residual, mean_in_flight, peak_in_flight
+from cadenza.stats.concurrency import in_flight, mean_in_flight, peak_in_flight
 from cadenza.stats.latency import tpot_ms
 from cadenza.stats.throughput import requests_per_s, throughput_tok_per_s, tokens_per_event
 from cadenza.stats.window import Window, ended_inside, steady_window, whole_window
@@ -192,13 +192,3 @@ def test_what_is_steady_loses_nothing() -> None:
     kept = [steady_of([10.0 + e for e in noise(200, seed)])[0] for seed in range(40)]
     assert sum(window.cut > 0 for window in kept) <= 2
     assert sum(bool(window.changes) for window in kept) <= 2
-
-
-def test_littles_law_by_hand() -> None:
-    # Two slots, answers of 110 ms back to back: L = 2; in (0, 1100] 20 answers end, λ W = 20 · 110 / 1100 = 2.
-    columns = Columns.of([*lane(0, 0, 10), *lane(10, 0, 10)])
-    assert little_residual(columns, 0, 1100) == pytest.approx(0)
-    # Half of the records lost from the ends, as a leak would: what is in flight never ends, and λ W is half of L.
-    leaking = Columns.of([*lane(0, 0, 10), rec(10, 0, [20], done=5000)])
-    assert little_residual(leaking, 0, 1100) == pytest.approx(0.5)
-    assert np.isnan(little_residual(columns, 5000, 6000))

@@ -31,8 +31,9 @@ PERIODS = np.arange(0.75, 3.51, 0.25)
 LOOKS_EDGE, LOOKS_INNER_PER_BATCH, LOOKS_WAVE, TESTS = 12, 2, 8, 4
 # Lag-1 correlation above which the series has no more than a few independent values.
 MAX_LAG1 = 0.97
-# A sine that leaves less than this is no perfect one in normal scores: what is left is its harmonics, not noise.
-CLEAR_SHARE, CLEAR_BATCHES = 0.1, 40
+# Of a shape that leaves less than this share of the variance, what is left is how normal scores bend it, and no noise:
+# its lag-1 correlation counts up to 0.6.
+CLEAR_SHARE, CLEAR_LAG1 = 0.1, 0.6
 # Added to the lag-1 correlation for what AR(1) does not know: lengths with a heavy tail have a longer memory.
 LONGER_MEMORY = 0.1
 
@@ -107,7 +108,7 @@ def find_change(values: Floats, *, round_size: float = 1, material: float = 0.05
 
     A change counts if it is significant and |relative| is at least `material`; of several it is the one with the least
     Bayes information criterion. Levels are means without the lowest and highest tenth, of a sine or a line fitted to
-    values bounded by their 5th and 95th percentile. None: no such change, or too few values (`can_judge`). What it sees
+    values within Tukey's outer fences. None: no such change, or too few values (`can_judge`). What it sees
     and how often it is wrong: docs/results/steady.md. (Scan statistics: Siegmund, Ann. Stat. 16, 1988; van der Waerden
     scores; AR(1) as the null of climate series: Schulz and Mudelsee, Computers & Geosciences 28, 2002.)
     """
@@ -149,7 +150,7 @@ def _scores(values: Floats) -> Floats:
     return np.asarray(4.91 * (share**0.14 - (1 - share) ** 0.14), dtype=np.float64)
 
 
-def _noise(residuals: Floats, fitted: int) -> tuple[float, float, float]:
+def _noise(y: Floats, residuals: Floats, fitted: int) -> tuple[float, float, float]:
     """Lag-1 correlation of AR(1) noise, on the safe side; its variance; degrees of freedom.
 
     `fitted` parameters, each of which takes its share of slow movement away, lower r by about one over the number of
@@ -158,8 +159,9 @@ def _noise(residuals: Floats, fitted: int) -> tuple[float, float, float]:
     m, square = len(residuals), float((residuals**2).sum())
     r = float((residuals[1:] * residuals[:-1]).sum()) / square if square > 1e-12 else 0.0
     r += (fitted + 1 + 3 * max(r, 0.0)) / m
+    most = CLEAR_LAG1 if square < CLEAR_SHARE * float((y**2).sum()) else MAX_LAG1
     errors = 0.6 + 2 * min(max((r - 0.2) / 0.4, 0.0), 1.0)
-    r = min(max(r + LONGER_MEMORY + errors * math.sqrt(max(1 - r * r, 0.0) / m), 0.0), MAX_LAG1)
+    r = min(max(r + LONGER_MEMORY + errors * math.sqrt(max(1 - r * r, 0.0) / m), 0.0), most)
     shocks = residuals[1:] - r * residuals[:-1]
     left = m - 2 - fitted
     variance = max(float((shocks**2).sum()) / left / (1 - r * r), 1e-12)
@@ -203,7 +205,7 @@ def _scan(y: Floats, shortest: int, *, inner: bool) -> _Fit | None:
         place = int(np.argmax(square / (spread[long - 1] + spread[m - long - 1])))
         inside = _inside(m, int(begin[place]), int(end[place]))
         residuals = y - np.where(inside, y[inside].mean(), y[~inside].mean())
-        r, variance, freedom = _noise(residuals, fitted=2 if inner else 1)
+        r, variance, freedom = _noise(y, residuals, fitted=2 if inner else 1)
     spread = _mean_variance(m, r)
     ratio = float(square[place] / (spread[long[place] - 1] + spread[m - long[place] - 1])) / variance
     looks = LOOKS_INNER_PER_BATCH * m if inner else LOOKS_EDGE
@@ -223,9 +225,9 @@ def _inside(m: int, begin: int, end: int) -> Bools:
 
 @lru_cache(maxsize=64)
 def _waves(m: int) -> Floats:
-    """(periods, m, 6) orthonormal sine and cosine, and what two harmonics add, at the middles of m batches."""
+    """(periods, m, 2) orthonormal sine and cosine about their means, at the middles of m batches."""
     angle = 2 * np.pi * PERIODS[:, None] * (np.arange(m) + 0.5) / m
-    pairs = np.stack([turn(k * angle) for k in (1, 2, 3) for turn in (np.cos, np.sin)], axis=2)
+    pairs = np.stack([np.cos(angle), np.sin(angle)], axis=2)
     return np.asarray(np.linalg.qr(pairs - pairs.mean(axis=1, keepdims=True))[0], dtype=np.float64)
 
 
@@ -233,13 +235,11 @@ def _wave(y: Floats) -> _Fit:
     """The sine that explains most. F of its two amplitudes against the AR(1) spectrum at its frequency."""
     m, waves = len(y), _waves(len(y))
     parts = np.einsum("pmk,m->pk", waves, y)
-    best = int(np.argmax((parts[:, :2] ** 2).sum(axis=1)))
-    residuals = y - waves[best, :, :2] @ parts[best, :2]
-    r, variance, freedom = _noise(residuals, fitted=2)
-    if m >= CLEAR_BATCHES and float((residuals**2).sum()) < CLEAR_SHARE * float((y**2).sum()):
-        r, variance, freedom = _noise(y - waves[best] @ parts[best], fitted=6)
+    best = int(np.argmax((parts**2).sum(axis=1)))
+    residuals = y - waves[best] @ parts[best]
+    r, variance, freedom = _noise(y, residuals, fitted=2)
     spectrum = (1 - r * r) / (1 - 2 * r * math.cos(2 * math.pi * float(PERIODS[best]) / m) + r * r)
-    ratio = float((parts[best, :2] ** 2).sum()) / (2 * variance * spectrum)
+    ratio = float((parts[best] ** 2).sum()) / (2 * variance * spectrum)
     p = (1 + 2 * ratio / freedom) ** (-freedom / 2)  # of F(2, freedom), exactly
     return _Fit("wave", LOOKS_WAVE * p, float((residuals**2).sum()), 3, 0, m, float(PERIODS[best]))
 
@@ -251,7 +251,7 @@ def _trend(y: Floats) -> _Fit:
     line /= math.sqrt(float((line**2).sum()))
     part = float(line @ y)
     residuals = y - part * line
-    r, variance, freedom = _noise(residuals, fitted=1)
+    r, variance, freedom = _noise(y, residuals, fitted=1)
     p = _two_sided(part * part * (1 - r) / (1 + r) / variance, freedom)
     return _Fit("trend", p, float((residuals**2).sum()), 1, 0, m)
 
@@ -289,13 +289,15 @@ def _level(values: Floats) -> float:
 
 
 def _extremes(values: Floats, fit: _Fit) -> tuple[float, float]:
-    """The first and the second extreme of the sine or the line that fits the values, bounded by percentiles, best."""
+    """The first and the second extreme of the sine or the line that fits the values, within Tukey's outer fences, best."""
     n = len(values)
     place = (np.arange(n) + 0.5) / n
     angle = 2 * np.pi * fit.periods * place
     shape = np.stack([np.cos(angle), np.sin(angle)], axis=1) if fit.kind == "wave" else place[:, None]
     design = np.column_stack([np.ones(n), shape])
-    bounded = np.clip(values, *np.percentile(values, [5, 95]))
+    low_quarter, high_quarter = np.percentile(values, [25, 75])
+    fence = 3 * (high_quarter - low_quarter)  # Tukey's outer fence
+    bounded = np.clip(values, low_quarter - fence, high_quarter + fence)
     line = design @ np.linalg.lstsq(design, bounded, rcond=None)[0]
     low, high = int(np.argmin(line)), int(np.argmax(line))
     return float(line[min(low, high)]), float(line[max(low, high)])
