@@ -21,6 +21,7 @@ from cadenza.stats.machine import Machine, Stretch, describe_machine
 from cadenza.stats.reconcile import Reconciliation, check_server, reconcile
 from cadenza.stats.repeats import Agreement, compare
 from cadenza.stats.requests import Failure, Requests, count_requests, list_failures
+from cadenza.stats.streaming import notes_streaming
 from cadenza.stats.throughput import rate_per_s, requests_per_s, throughput_tok_per_s, tokens_per_event
 from cadenza.stats.tracks import Telemetry
 from cadenza.stats.verdict import Check, Verdict, judge
@@ -179,7 +180,12 @@ def summarise_point(
         status=point.status,
         verdict=verdict,
         reasons=reasons,
-        notes=[*_note_rate(point, offered, achieved), *_note_wait(point, columns, inside), *_notes(records, per_event)],
+        notes=[
+            *_note_rate(point, offered, achieved),
+            *_note_wait(point, columns, inside),
+            *_notes(records, per_event),
+            *notes_streaming(columns),
+        ],
         checks=checks,
         requests=requests,
         failures=failures,
