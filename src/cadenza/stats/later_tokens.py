@@ -14,6 +14,8 @@ Ints = NDArray[np.int64]
 MAX_UNCERTAINTY = 0.01
 # Answers below which the scatter of their texts is no guide to an uncertainty.
 MIN_ANSWERS = 8
+# Answers below which it may be by chance that one way of streaming explains all of them.
+MIN_ALIKE = 4
 # Tokens by which answers of a point must differ in length, so that one distance between tokens and events is no chance.
 VARIED_TOK = 4
 # Why an answer has no TPOT, by `LaterTokens.why`.
@@ -95,7 +97,8 @@ def count_later(answers: Answers) -> LaterTokens:
     first step makes one), else as many as the text says.
 
     Undefined where what is left open is more than 1 % of the result; so too without text (records of old, fewer than 8
-    answers) unless a single way fits. Several events at the first stamp: the others have a later event's tokens each.
+    answers) unless a single way fits, and with fewer than 4 answers. Several events at the first stamp: the others have
+    a later event's tokens each.
     """
     known = np.isfinite(answers.text_bytes)
     tokens, events = answers.output_tok.astype(np.float64), answers.events
@@ -139,7 +142,7 @@ def _leave(first: _First, streamed: Floats, events: Ints, first_events: Ints) ->
 def _find_first(answers: Answers, streamed: Floats, open_: Bools) -> _First:
     """From the answers that ended well: by the ways that fit all of them, and by their text."""
     usable = answers.ok & open_
-    if not usable.any():
+    if usable.sum() < MIN_ALIKE:
         return _NOT_KNOWN
     # Those with an event a token, too: a way has to explain them.
     judged = answers.ok & answers.counted & ~np.isfinite(answers.running_tok) & (answers.events > 1)
@@ -151,8 +154,8 @@ def _find_first(answers: Answers, streamed: Floats, open_: Bools) -> _First:
         return _First(math.inf, math.inf, math.inf, 1.0)
     text = _read_text(answers, streamed, usable)
     ways = _ways(tokens, tokens - ended, events)
-    if text is None:
-        return _choose(ways, ways[0].best) if ways else _NOT_KNOWN
+    if text is None:  # two events fit a first token and all the others, whatever they hold
+        return _choose(ways, ways[0].best) if ways and (events > 2).any() else _NOT_KNOWN
     if len(apart) == 1:
         ways.append(_First(float(apart[0]) + 1, 0, 0, 1.0))
     estimate, half, word = text
