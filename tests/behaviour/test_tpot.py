@@ -6,8 +6,10 @@ the shape. Texts have the lengths of English words, but where it says otherwise.
 
 import json
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -27,7 +29,7 @@ from support.columns import closed
 from support.scripted import DONE, END, HEAD, Script, ScriptedPeer, chunk
 
 STEP_MS = 10.0
-ANSWERS = 96
+ANSWERS = 64
 LETTERS = (1, 1, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 5, 5, 6, 7, 9, 12)  # of English words
 CJK = "的一是不了人我在有他这为之大来以个中上们到说国和地也子时道出而要于就下得可你年生自会那后能对着事其里"
 Rng = np.random.Generator
@@ -93,6 +95,7 @@ def answer(shape: Shape, number: int, rng: Rng) -> Script:
     return script
 
 
+@cache
 def measure(shape: Shape, answers: int = ANSWERS, seed: int = 1) -> list[Record]:
     rng = np.random.default_rng(seed)
     transport = MemoryTransport(ScriptedPeer(lambda number: answer(shape, number, rng)))
@@ -111,10 +114,8 @@ def summary(records: list[Record]) -> PointSummary:
 
 def old(records: list[Record]) -> list[Record]:
     """As they were written before text was sized."""
-    for record in records:
-        record.text_bytes = record.first_text_bytes = None
-        record.reasoning_events = 0
-    return records
+    unsized = {"text_bytes": None, "first_text_bytes": None, "reasoning_events": 0}
+    return [msgspec.structs.replace(record, **unsized) for record in records]
 
 
 def fixed(tokens: int) -> Callable[[int, Rng], int]:
@@ -164,7 +165,7 @@ def test_tpot_is_what_the_server_did(shape: Shape) -> None:
     assert tpot_ms(Columns.of(measure(shape))) == pytest.approx(np.full(ANSWERS, STEP_MS), rel=0.01)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("shape", MAYBE.values(), ids=MAYBE)
 def test_or_it_is_not_known(shape: Shape, seed: int) -> None:
     found = tpot_ms(Columns.of(measure(shape, seed=seed)))
