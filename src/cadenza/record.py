@@ -113,8 +113,9 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     aimed_prompt_tokens   what the prompt source aimed at; None where it could not know
     asked_output_tokens   what was asked for; the server may stop sooner, unless it was told to ignore its end token
     reasoning_events     events that carried thinking and no answer
-    text_bytes, first_text_bytes   bytes of generated text as it stood in the JSON, in all events and in the first one;
-                     None: not known. Their ratio says which share of the tokens the first event carried
+    text_bytes, first_text_bytes   UTF-8 bytes of the generated text (answer, thinking, tool-call arguments), in all
+                     events and in the first one; None: not known. Their ratio estimates the first event's share of the
+                     tokens
     detail           one bounded, printable line of evidence, e.g. the server's own error message
     read_lag_ns      the longest that a piece of the answer had lain in the kernel when the client read it: the stamps
                      above are then the kernel's own. None: at least one of them is the read's

@@ -1,5 +1,7 @@
 """Every outcome of one request, from scripted bytes on a virtual clock, with its exact record."""
 
+import json
+
 import pytest
 
 from cadenza.load.client import Client
@@ -63,6 +65,32 @@ def test_running_usage_says_how_many_tokens_each_event_has() -> None:
     record = exchange([(1, HEAD + event(2)), (2, event(5)), (3, event(6) + DONE + END)])
     assert record.event_tokens == [2, 3, 1]
     assert record.output_tokens == 6
+
+
+def said(**delta: object) -> bytes:
+    return chunk(b"data: " + json.dumps({"choices": [{"delta": delta, "finish_reason": None}]}).encode() + b"\n\n")
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["a packet each", "one packet"])
+def test_the_text_is_sized_and_thinking_is_counted(together: bool) -> None:
+    # Thinking, answer and thinking again, each in several like events, so that most are read by their likeness.
+    thought = [said(reasoning_content=text) for text in ("Hm", ", so", " it", "\n", " is")]
+    answer = [said(content=text) for text in ("Yes", ",", " 你好", " a", " b")]
+    again = [said(reasoning_content=text) for text in ("x", "yz", "123")]
+    call = [said(tool_calls=[{"index": 0, "function": {"arguments": text}}]) for text in ('{"a":', "1}")]
+    events = [said(role="assistant", content=""), *thought, *answer, *again, *call]
+    whole: Script = [(1, HEAD), *((2 + k, event) for k, event in enumerate(events)), (40, DONE + END)]
+    record = exchange([(1, HEAD + b"".join(events) + DONE + END)] if together else whole)
+    assert len(record.event_ns) == 15
+    assert record.reasoning_events == 5 + 3
+    assert record.text_bytes == (2 + 4 + 3 + 1 + 3) + (3 + 1 + 7 + 2 + 2) + (1 + 2 + 3) + (5 + 2)
+    assert record.first_text_bytes == 2
+
+
+def test_text_is_sized_before_a_fault_too() -> None:
+    record = exchange([(1, HEAD), *((k, token(" abc")) for k in range(2, 6)), (7, chunk(b"data: {nope\n\n"))])
+    assert record.outcome is Outcome.MALFORMED
+    assert (len(record.event_ns), record.text_bytes, record.first_text_bytes) == (4, 16, 4)
 
 
 HTML = b"<html><head><title>Bad gateway</title></head></html>"

@@ -41,7 +41,7 @@ def test_only_what_ended_well_in_the_window_counts() -> None:
 
 
 def test_gaps_of_events_with_several_tokens_are_per_token() -> None:
-    found = take([rec(0, 0, [10, 35, 60, 85], tokens=10)])  # 3 tokens a gap
+    found = take([rec(0, 0, [10, 35, 60, 85], tokens=10, event_tokens=[1, 3, 3, 3])])
     assert found.gap_ms == pytest.approx([25 / 3, 25 / 3])
     assert found.tpot_ms == pytest.approx(75 / 9)
 

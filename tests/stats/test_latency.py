@@ -30,7 +30,7 @@ def test_each_counts_from_where_its_definition_says() -> None:
 
 
 def test_tpot_divides_by_tokens_and_not_by_events() -> None:
-    assert tpot_ms(Columns.of([rec(0, 0, [20, 60], tokens=5)])) == pytest.approx([10])
+    assert tpot_ms(Columns.of([rec(0, 0, [20, 60], tokens=5, event_tokens=[1, 4])])) == pytest.approx([10])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,7 +104,29 @@ EVENTS: dict[str, tuple[str, Delta]] = {
 @pytest.mark.parametrize("name", EVENTS)
 def test_events(name: str) -> None:
     data, delta = EVENTS[name]
-    assert CHAT.read(data.encode()) == delta
+    found = CHAT.read(data.encode())
+    assert msgspec.structs.replace(found, text_bytes=0) == delta
+    assert (found.text_bytes > 0) == found.carries_tokens
+
+
+SIZES = {
+    "plain": ('{"content":" word"}', 5),
+    "escapes count as what they stand for": ('{"content":"\\u4f60\\n\\ud83d\\ude00"}', 3 + 1 + 4),
+    "UTF-8": ('{"content":"Grüezi"}', 7),
+    "thinking": ('{"reasoning_content":"Hm, "}', 4),
+    "thinking under both names": ('{"reasoning_content":"Hm","reasoning":"Hm"}', 2),
+    "thinking and answer": ('{"reasoning":"Hm","content":"Hi!"}', 5),
+    "parts": ('{"content":[{"text":"ab"},{"text":null},{"text":"c"}]}', 3),
+    "tool-call arguments": ('{"content":"","tool_calls":[{"function":{"name":"weather","arguments":"{\\"a"}}]}', 3),
+    "two tool calls": ('{"tool_calls":[{"function":{"arguments":"ab"}},{"function":{"arguments":"c"}}]}', 3),
+    "arguments as an object": ('{"tool_calls":[{"function":{"arguments":{"a":1}}}]}', 7),
+    "a role": ('{"role":"assistant","content":""}', 0),
+}
+
+
+@pytest.mark.parametrize(("said", "size"), SIZES.values(), ids=SIZES)
+def test_the_size_of_the_text(said: str, size: int) -> None:
+    assert CHAT.read(choice(said).encode()).text_bytes == size
 
 
 USAGES: dict[str, tuple[str, Usage | None]] = {

@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import pytest
 
 from cadenza.record import Message, Request
@@ -54,7 +55,9 @@ EVENTS: dict[str, tuple[str, Delta]] = {
 @pytest.mark.parametrize("name", EVENTS)
 def test_events(name: str) -> None:
     data, delta = EVENTS[name]
-    assert COMPLETIONS.read(data.encode()) == delta
+    found = COMPLETIONS.read(data.encode())
+    assert msgspec.structs.replace(found, text_bytes=0) == delta
+    assert (found.text_bytes > 0) == found.carries_tokens
 
 
 @pytest.mark.parametrize("data", [b"", b"[1]", b'{"choices":[{"text":1}]}', b'{"choices":[{"text":"a"}'])

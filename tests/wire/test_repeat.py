@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -16,22 +17,31 @@ def chat(text: str, **more: object) -> bytes:
     return b"data: " + json.dumps({"id": "c-1", "choices": [choice], **more}).encode() + b"\n\n"
 
 
-def learnt(event: bytes) -> RepeatedToken:
+def learnt(event: bytes, api: str = "chat") -> RepeatedToken:
     pattern = RepeatedToken()
-    pattern.learn(event)
+    pattern.learn(event, DIALECTS[api].read(event[6:-2]))
     return pattern
 
 
 def test_another_text_matches() -> None:
-    assert learnt(chat(" one")).matches(chat(" two"))
-    assert learnt(chat(" one")).matches(chat("x" * 1000))
+    assert learnt(chat(" one")).text_bytes(chat(" two")) == 4
+    assert learnt(chat(" one")).text_bytes(chat("x" * 1000)) == 1000
+
+
+def test_the_size_of_a_text_is_its_utf_8() -> None:
+    event = chat("a").replace(b'"a"', '"Grüezi 你好"'.encode())
+    assert learnt(chat(" one")).text_bytes(event) == 14  # 7 letters of one byte but for ü, and two of three bytes
+    assert learnt(event).text_bytes(chat(" two")) == 4
 
 
 def test_compact_json_and_other_keys() -> None:
     for key in ("content", "reasoning_content", "reasoning"):
         event = f'data: {{"choices":[{{"delta":{{"{key}":"%s"}}}}]}}\n\n'
-        assert learnt(event.replace("%s", "a").encode()).matches(event.replace("%s", "bc").encode())
-    assert learnt(b'data: {"choices":[{"text":"a"}]}\n\n').matches(b'data: {"choices":[{"text":"b"}]}\n\n')
+        pattern = learnt(event.replace("%s", "a").encode())
+        assert pattern.text_bytes(event.replace("%s", "bc").encode()) == 2
+        assert pattern.is_reasoning == (key != "content")
+    text = b'data: {"choices":[{"text":"%s"}]}\n\n'
+    assert learnt(text % b"a", "completions").text_bytes(text % b"bcd") == 3
 
 
 @pytest.mark.parametrize(
@@ -52,18 +62,24 @@ def test_compact_json_and_other_keys() -> None:
     ],
 )
 def test_anything_else_is_read_in_full(other: bytes) -> None:
-    assert not learnt(chat(" one")).matches(other)
+    assert learnt(chat(" one")).text_bytes(other) == 0
 
 
 def test_nothing_is_learnt_from_an_event_with_two_texts() -> None:
     two = b'data: {"choices":[{"delta":{"content":"a"}},{"delta":{"content":""}}]}\n\n'
-    assert not learnt(two).matches(two)
+    assert learnt(two).text_bytes(two) == 0
     both = b'data: {"choices":[{"delta":{"content":"a","reasoning":""}}]}\n\n'
-    assert not learnt(both).matches(both)
+    assert learnt(both).text_bytes(both) == 0
+
+
+def test_nothing_is_learnt_from_a_text_that_is_not_what_carried_the_tokens() -> None:
+    call = '{"choices":[{"delta":{"tool_calls":[{"function":{"arguments":"abc"}}]},"text":"echo"}]}'
+    event = f"data: {call}\n\n".encode()
+    assert learnt(event).text_bytes(event) == 0
 
 
 def test_nothing_matches_before_something_is_learnt() -> None:
-    assert not RepeatedToken().matches(chat(" one"))
+    assert RepeatedToken().text_bytes(chat(" one")) == 0
 
 
 JUNK = st.text(max_size=8)
@@ -87,8 +103,8 @@ def test_a_match_says_what_reading_in_full_says(first: dict[str, object], text: 
         return
     if not said.carries_tokens:
         return
-    pattern = learnt(event)
+    pattern = learnt(event, api)
     for place in range(6, len(event) - 2):
         other = event[:place] + text + event[place + 1 :]
-        if pattern.matches(other):
-            assert DIALECTS[api].read(other[6:-2]) == said
+        if size := pattern.text_bytes(other):
+            assert DIALECTS[api].read(other[6:-2]) == msgspec.structs.replace(said, text_bytes=size)

@@ -20,8 +20,6 @@ _UNREAD_BYTES = 256 << 10
 # An error body is evidence for one line; more of it is not kept.
 _ERROR_BODY_BYTES = 64 << 10
 
-_ONE_TOKEN = (Delta(carries_tokens=True), Delta(carries_tokens=True, is_reasoning=True))
-
 End = Literal["complete", "lost", "malformed", "cancelled", "timeout"]
 
 
@@ -42,14 +40,17 @@ class Exchange:
         "_error",
         "_event_ns",
         "_finish_reason",
+        "_first_text_bytes",
         "_last_read_ns",
         "_note",
         "_read_lag_ns",
         "_reason",
+        "_reasoning_events",
         "_repeated",
         "_running_tok",
         "_said_done",
         "_sse",
+        "_text_bytes",
         "_timeout",
         "_timeouts",
         "_unknown_lags",
@@ -92,6 +93,9 @@ class Exchange:
         self._last_read_ns = sent_ns
         self._event_ns: list[int] = []
         self._running_tok: list[int] = []
+        self._reasoning_events = 0
+        self._text_bytes = 0
+        self._first_text_bytes = 0
         self._usage = Usage()
         self._finish_reason: str | None = None
         self._said_done = False
@@ -225,6 +229,9 @@ class Exchange:
             status=self.reader.status,
             detail=self._explain(outcome, detail),
             connection=self.connection,
+            reasoning_events=self._reasoning_events,
+            text_bytes=self._text_bytes,
+            first_text_bytes=self._first_text_bytes,
             read_lag_ns=self._read_lag_ns if self.received_any and not self._unknown_lags else None,
             target=self.outgoing.target,
             worker=worker,
@@ -284,22 +291,35 @@ class Exchange:
         """Parse what has come since the last time."""
         unread, self._unread, self._unread_bytes = self._unread, [], 0
         stream = self.reader.status == 200 and self._is_stream()
+        # Looked up and added up outside the branch that runs for each token.
+        sse, repeated, event_ns = self._sse, self._repeated, self._event_ns
+        before, text_bytes = len(event_ns), 0
         for stamp_ns, body in unread:
             if stream:
-                if self._sse.at_boundary and self._repeated.matches(body):
-                    self._event_ns.append(stamp_ns)
+                if sse.at_boundary and (size := repeated.text_bytes(body)):
+                    event_ns.append(stamp_ns)
+                    text_bytes += size
                 else:
+                    self._count_matched(len(event_ns) - before, text_bytes)
                     self._read_body(body, stamp_ns)
+                    before, text_bytes = len(event_ns), 0
             elif self.reader.status == 200 or len(self._whole) < _ERROR_BODY_BYTES:
                 self._whole += body
+        self._count_matched(len(event_ns) - before, text_bytes)
+
+    def _count_matched(self, events: int, text_bytes: int) -> None:
+        """Events that matched the last one learnt, with the size of their text."""
+        self._text_bytes += text_bytes
+        if self._repeated.is_reasoning:
+            self._reasoning_events += events
 
     def _read_body(self, body: bytes, stamp_ns: int) -> None:
         alone = self._sse.at_boundary
         events = self._sse.feed(body)
         for event in events:
             said = self._read_event(event, stamp_ns)
-            if said in _ONE_TOKEN and alone and self._sse.at_boundary and len(events) == 1:
-                self._repeated.learn(body)
+            if said is not None and said.is_text_only and alone and self._sse.at_boundary and len(events) == 1:
+                self._repeated.learn(body, said)
 
     def _read_end(self) -> None:
         """What only the end of a response makes whole: an unterminated last event, an answer that is no stream."""
@@ -328,7 +348,11 @@ class Exchange:
         if delta.usage is not None:
             self._usage = delta.usage
         if delta.carries_tokens:
+            if not self._event_ns:
+                self._first_text_bytes = delta.text_bytes
             self._event_ns.append(stamp_ns)
+            self._text_bytes += delta.text_bytes
+            self._reasoning_events += delta.is_reasoning
             if delta.usage is not None and delta.usage.output_tokens is not None:
                 self._running_tok.append(delta.usage.output_tokens)
         if delta.finish_reason is not None:

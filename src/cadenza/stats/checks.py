@@ -11,6 +11,7 @@ from cadenza.stats.concurrency import little
 from cadenza.stats.latency import dispatch_lag_ms, itl_ms, latency_ms, ttft_ms
 from cadenza.stats.load_checks import check_load
 from cadenza.stats.requests import Failure, Requests
+from cadenza.stats.streaming import check_streaming
 from cadenza.stats.verdict import Check, Verdict, check
 from cadenza.stats.window import Window
 
@@ -28,6 +29,7 @@ def examine(point: Point, columns: Columns, window: Window, requests: Requests, 
         *check_load(point, columns, window),
         _check_little(columns, window),
         *check_client(point, columns),
+        *check_streaming(columns),
         _check_stamps(columns),
         _check_gaps(columns),
         *_check_tokens(columns),

@@ -79,10 +79,10 @@ def take_sample(columns: Columns, window: Window) -> Sample | None:
     Poisson arrivals of mean L in flight both meet L + 1 (themselves included), which the time average would miss. So
     means of what is linear in the load belong to this average of it.
 
-    **Gap per token**: event gap · (events − 1) / (tokens − 1) of its request: ITL where an event is a token, and its
-    mean over a request is TPOT always. The first gap of a request is left out where there are others: from its own
-    prefill to a step of all, it is half a step to one and a half, and in the re-simulation it comes by itself. None: no
-    request with a TPOT above 0 ended in the window.
+    **Gap per token**: event gap · (events − 1) / tokens after the first stamp, of its request: ITL where an event is a
+    token, and its mean over a request is TPOT always. The first gap of a request is left out where there are others:
+    from its own prefill to a step of all, it is half a step to one and a half, and in the re-simulation it comes by
+    itself. None: no request with a TPOT above 0 ended in the window.
     """
     ttft, tpot = latency.ttft_ms(columns), latency.tpot_ms(columns)
     inside = columns.measured & columns.ok & (ttft > 0)
@@ -94,7 +94,7 @@ def take_sample(columns: Columns, window: Window) -> Sample | None:
     later = mine & (np.arange(1, len(owner)) > columns.event_start[owner[1:]] + 1)
     mine = later if later.any() else mine
     events = np.diff(columns.event_start)
-    share = (events - 1) / np.maximum(columns.output_tok - 1, 1)
+    share = (events - 1) / columns.later_tok
     times, level = in_flight(columns)
     midpoints = (columns.event_ms[1:] + columns.event_ms[:-1])[mine] / 2
     prompts = columns.prompt_tok if np.isfinite(columns.prompt_tok[inside]).all() else columns.aimed_tok

@@ -7,6 +7,7 @@ import numpy as np
 from cadenza.record import LoadLabel, Outcome, Point, Record
 from cadenza.stats import latency
 from cadenza.stats.columns import Columns
+from cadenza.stats.streaming import notes_streaming
 from cadenza.stats.throughput import rate_per_s
 
 # A capped loop that sends less than this share of what is due has a queue that does not come back down.
@@ -15,7 +16,12 @@ KEEPS_UP = 0.95
 
 def list_notes(point: Point, records: Sequence[Record], columns: Columns, per_event: float) -> list[str]:
     """Every note, the most important first; `per_event` is the mean number of tokens of an event."""
-    return [*_note_rate(point, columns), *_note_wait(point, columns), *_remarks(records, per_event)]
+    return [
+        *_note_rate(point, columns),
+        *_note_wait(point, columns),
+        *_remarks(records, per_event),
+        *notes_streaming(columns),
+    ]
 
 
 def _note_rate(point: Point, columns: Columns) -> list[str]:

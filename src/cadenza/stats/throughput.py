@@ -28,13 +28,13 @@ def requests_per_s(columns: Columns, window: Window) -> float:
 
 
 def tokens_per_event(columns: Columns) -> float:
-    """**Tokens per event**: output tokens / events over `ok` measured requests whose tokens the server counted.
+    """**Tokens per event**: streamed tokens / events over `ok` measured requests whose tokens the server counted.
 
     Above 1, ITL is per event and not per token. NaN: there is no such request.
     """
     known = columns.measured & columns.ok & columns.told
     events = int(np.diff(columns.event_start)[known].sum())
-    return float(columns.output_tok[known].sum()) / events if events else float("nan")
+    return float(columns.streamed_tok[known].sum()) / events if events else float("nan")
 
 
 def rate_per_s(stamps_ms: Floats) -> float:

@@ -35,6 +35,7 @@ class Delta(msgspec.Struct, frozen=True):
 
     carries_tokens  non-empty content, reasoning or tool-call arguments: an *event* in the sense of the definitions
     is_reasoning    those tokens are thinking, not answer
+    text_bytes      size of their text in UTF-8, once the JSON's escapes are undone; 0 where there is none
     error           the server's message, where the event is an error object
     """
 
@@ -43,6 +44,19 @@ class Delta(msgspec.Struct, frozen=True):
     finish_reason: str | None = None
     usage: Usage | None = None
     error: str | None = None
+    text_bytes: int = 0
+
+    @property
+    def is_text_only(self) -> bool:
+        """It carries tokens and says nothing else."""
+        return self.carries_tokens and self.finish_reason is None and self.usage is None and self.error is None
+
+
+def utf8_bytes(text: str | None) -> int:
+    """The size of `text` in UTF-8; 0 for None."""
+    if not text:
+        return 0
+    return len(text) if text.isascii() else len(text.encode())
 
 
 class MalformedError(Exception):

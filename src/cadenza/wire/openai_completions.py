@@ -3,7 +3,7 @@
 import msgspec
 
 from cadenza.record import Request, printable
-from cadenza.wire.dialect import Delta, Options
+from cadenza.wire.dialect import Delta, Options, utf8_bytes
 from cadenza.wire.openai import Envelope, WireUsage, decode_chunk, error_text, sampling_fields
 
 
@@ -32,15 +32,16 @@ class CompletionsDialect:
 
     def read(self, data: bytes) -> Delta:
         chunk = decode_chunk(_decoder, data)
-        carries_tokens = False
+        text_bytes = 0
         finish_reason, usage = None, chunk.usage
         for choice in chunk.choices or ():
-            carries_tokens = carries_tokens or bool(choice.text)
+            text_bytes += utf8_bytes(choice.text)
             finish_reason = finish_reason or choice.finish_reason or None
             usage = usage or choice.usage
         return Delta(
-            carries_tokens=carries_tokens,
+            carries_tokens=text_bytes > 0,
             finish_reason=printable(finish_reason, 40) if finish_reason else None,
             usage=usage.read() if usage else None,
             error=error_text(chunk, bool(chunk.choices)),
+            text_bytes=text_bytes,
         )

@@ -7,6 +7,8 @@ same but for that text: a token, and nothing else. Whatever differs more is read
 
 import re
 
+from cadenza.wire.dialect import Delta
+
 # The text of a chat event, of its thinking, of a completion; with and without a blank, as serialisers differ.
 _KEYS = tuple(
     f'"{name}":{blank}"'.encode()
@@ -18,31 +20,40 @@ _plain = re.compile(rb"[ !#-\[\]-~\x80-\xff]+").fullmatch
 
 
 class RepeatedToken:
-    """Knows one event by what stands before and after its text. A new one for each response."""
+    """Knows one event by what stands before and after its text. A new one for each response.
+
+    is_reasoning   the learnt event's text, and so that of every event that matches it, is thinking
+    """
 
     def __init__(self) -> None:
+        self.is_reasoning = False
         self._before = b""
         self._after = b""
+        self._begin = self._after_bytes = 0
 
-    def learn(self, event: bytes) -> None:
-        """Keep `event`, as it came (`data: {…}`, blank line): it was read, and said a token and nothing else."""
+    def learn(self, event: bytes, said: Delta) -> None:
+        """Keep `event`, as it came (`data: {…}`, blank line), which was read in full and is `said.is_text_only`."""
         self._before = b""
         found = [key for key in _KEYS if key in event]
         if len(found) != 1 or event.count(found[0]) != 1:
             return  # several texts: which one carried the token is not for this shortcut to know
         begin = event.index(found[0]) + len(found[0])
         end = event.find(b'"', begin)
-        if end > begin and b"\\" not in event[begin:end]:
+        # Of another size: this string is not what carried the tokens.
+        if end - begin == said.text_bytes and b"\\" not in event[begin:end]:
             self._before, self._after = event[:begin], event[end:]
+            self._begin, self._after_bytes = begin, len(self._after)
+            self.is_reasoning = said.is_reasoning
 
-    def matches(self, event: bytes) -> bool:
-        """Whether `event` is the learnt one with another text, that is not empty and needs no escape."""
+    def text_bytes(self, event: bytes) -> int:
+        """Size of the text if `event` is the learnt one with another text that needs no escape; 0 if it is not."""
         before = self._before
         if not (before and event.startswith(before) and event.endswith(self._after)):
-            return False
-        if _plain(event, len(before), len(event) - len(self._after)) is None:
-            return False
-        return event.isascii() or _is_utf8(event)
+            return 0
+        begin, end = self._begin, len(event) - self._after_bytes
+        if _plain(event, begin, end) is None or not (event.isascii() or _is_utf8(event)):
+            return 0
+        return end - begin
 
 
 def _is_utf8(data: bytes) -> bool:
