@@ -15,6 +15,7 @@ from cadenza.cli.main import EXIT_INTERRUPTED
 from cadenza.cli.reach import Reached, reach
 from cadenza.cli.signals import stop_on_signals
 from cadenza.engine.face import Face
+from cadenza.engine.laws.catalogue import find_domains
 from cadenza.engine.profile import load as load_profile
 from cadenza.errors import CadenzaError, StoreError
 from cadenza.load.memory import MemoryTransport
@@ -177,6 +178,7 @@ def _manifest(spec: Spec, reached: Reached) -> Manifest:
         environment=describe_environment(),
         server=server,
         points=points,
+        domains=None if spec.engine is None else find_domains(load_profile(spec.engine), spec.timing),
     )
 
 

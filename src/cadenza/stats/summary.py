@@ -1,11 +1,12 @@
 """All numbers of a run as one value, `summary.json`: a pure function of the points and their records."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from cadenza.clock import NS_PER_MS
+from cadenza.domain import Domain
 from cadenza.record import SCHEMA, LoadLabel, Outcome, Point, PointStatus, Record, TokenSource
 from cadenza.spec import Slo
 from cadenza.stats import latency, relative
@@ -15,6 +16,7 @@ from cadenza.stats.client_checks import ceiling_share
 from cadenza.stats.columns import Bools, Columns
 from cadenza.stats.concurrency import mean_in_flight, peak_in_flight
 from cadenza.stats.distribution import Distribution
+from cadenza.stats.extrapolation import check_extrapolation, note_unknown
 from cadenza.stats.goodput import Goodput, goodput
 from cadenza.stats.intervals import Interval, rate_interval
 from cadenza.stats.machine import Machine, Stretch, describe_machine
@@ -140,18 +142,33 @@ def summarise(
     tool: dict[str, str],
     slo: Slo | None = None,
     telemetry: Telemetry | None = None,
+    domains: Mapping[str, Domain] | None = None,
+    arrivals: str = "",
 ) -> Summary:
-    """The summary of all points that have begun, from the records of all of them in any order."""
+    """The summary of all points that have begun, from the records of all of them in any order.
+
+    domains    model → where the profile that answered was measured (`Manifest.domains`); arrivals: the spec's law
+    """
     by_point: dict[int, list[Record]] = {}
     for record in records:
         by_point.setdefault(record.point, []).append(record)
     begun = [point for point in points if point.start_ns is not None]
-    done = [summarise_point(point, by_point.get(point.index, []), slo, telemetry) for point in begun]
+    done = [
+        summarise_point(
+            point, by_point.get(point.index, []), slo, telemetry, (domains or {}).get(point.model), arrivals
+        )
+        for point in begun
+    ]
     return relate(done, simulated=simulated, tool=tool)
 
 
 def summarise_point(
-    point: Point, records: Sequence[Record], slo: Slo | None = None, telemetry: Telemetry | None = None
+    point: Point,
+    records: Sequence[Record],
+    slo: Slo | None = None,
+    telemetry: Telemetry | None = None,
+    domain: Domain | None = None,
+    arrivals: str = "",
 ) -> PointSummary:
     """One point by itself; what compares it with others is added by `relate`."""
     # Records come in the order in which requests ended, which a rebuilt run keeps; the plan's order is the stable one.
@@ -161,6 +178,7 @@ def summarise_point(
     requests, failures = count_requests(point, records), list_failures(records)
     server = None if telemetry is None else reconcile(telemetry, point.index, point.model, records)
     checks = examine(point, columns, window, requests, failures) + check_server(server)
+    checks += check_extrapolation(domain, point, columns, arrivals)
     verdict, reasons = judge(checks)
     inside = ended_inside(columns, window) & columns.ok
     in_order = np.flatnonzero(inside)[np.argsort(columns.sent_ms[inside], kind="stable")]
@@ -179,7 +197,12 @@ def summarise_point(
         status=point.status,
         verdict=verdict,
         reasons=reasons,
-        notes=[*_note_rate(point, offered, achieved), *_note_wait(point, columns, inside), *_notes(records, per_event)],
+        notes=[
+            *_note_rate(point, offered, achieved),
+            *_note_wait(point, columns, inside),
+            *_notes(records, per_event),
+            *note_unknown(domain, point, columns),
+        ],
         checks=checks,
         requests=requests,
         failures=failures,
