@@ -1,10 +1,9 @@
 """The domain of a fitted profile: under which loads and lengths its server was measured. Beyond it, it extrapolates."""
 
 import math
+from typing import Literal
 
 import msgspec
-
-from cadenza.record import LoadLabel
 
 
 class Lengths(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,7 +40,7 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     in_system: tuple[float, ...]
     peak_in_flight: int | None = None
-    loads: tuple[LoadLabel, ...] = ()
+    loads: tuple[Literal["OPEN", "CAPPED", "CLOSED"], ...] = ()
     arrivals: tuple[str, ...] = ()
     rates_per_s: tuple[float, ...] = ()
     prompt_tok: Lengths | None = None

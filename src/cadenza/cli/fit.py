@@ -178,7 +178,7 @@ def _domain_table(domain: "Domain", held: "list[HeldOut]") -> Table:
     table: Table = {
         "in_system": list(domain.in_system),
         "peak_in_flight": domain.peak_in_flight,
-        "loads": [label.value for label in domain.loads],
+        "loads": list(domain.loads),
         "arrivals": list(domain.arrivals),
         "rates_per_s": list(domain.rates_per_s),
     }

@@ -163,7 +163,9 @@ def _manifest(spec: Spec, reached: Reached) -> Manifest:
     points = lay_out(spec, choose_models(spec, server.models, simulated=server.simulated))
     # What this machine's client can read in a second bounds nothing in virtual time.
     calibration = None if spec.virtual else find_calibration()
+    domains = {} if spec.engine is None else find_domains(load_profile(spec.engine), spec.timing)
     for point in points:
+        point.domain, point.arrivals = domains.get(point.model), spec.arrivals if point.model in domains else None
         point.ceiling_events_per_s = None if calibration is None else calibration.events_per_s
     for point in points:  # an unreadable dataset or a bad arrival law is told now, not after an hour
         next(draw_requests(spec, point))
@@ -178,7 +180,6 @@ def _manifest(spec: Spec, reached: Reached) -> Manifest:
         environment=describe_environment(),
         server=server,
         points=points,
-        domains=None if spec.engine is None else find_domains(load_profile(spec.engine), spec.timing),
     )
 
 

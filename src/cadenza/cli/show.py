@@ -39,8 +39,6 @@ def read_summary(path: Path, slo: "Slo | None" = None) -> "tuple[Run, Summary]":
         tool=tool,
         slo=slo or manifest.spec.slo,
         telemetry=read_telemetry(path),
-        domains=manifest.domains,
-        arrivals=manifest.spec.arrivals,
     )
 
 

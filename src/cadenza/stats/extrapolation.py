@@ -57,8 +57,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-def describe_workload(point: Point, columns: Columns, arrivals: str) -> Workload | None:
-    """The load of `point`; `arrivals` the law of its spec. None: no request is measured and `ok`."""
+def describe_workload(point: Point, columns: Columns, arrivals: str | None = None) -> Workload | None:
+    """The load of `point`; `arrivals` where the point itself does not say. None: no request is measured and `ok`."""
     counted = columns.measured & columns.ok & (columns.output_tok > 0)
     if not counted.any():
         return None
@@ -70,7 +70,7 @@ def describe_workload(point: Point, columns: Columns, arrivals: str) -> Workload
     mean = float(level.mean()) if len(level) else float(peak)
     return Workload(
         load=point.load,
-        arrivals=None if point.load is LoadLabel.CLOSED else arrivals,
+        arrivals=None if point.load is LoadLabel.CLOSED else point.arrivals or arrivals,
         rate_per_s=point.rate_per_s,
         in_system=mean if held is None else float(held),
         level=level,
@@ -92,7 +92,7 @@ def span_domain(workloads: list[Workload], in_system: tuple[float, ...]) -> Doma
     return Domain(
         in_system=in_system,
         peak_in_flight=max(one.peak for one in workloads),
-        loads=tuple(label for label in LoadLabel if any(one.load is label for one in workloads)),
+        loads=tuple(label.value for label in LoadLabel if any(one.load is label for one in workloads)),
         arrivals=tuple(sorted({one.arrivals for one in workloads if one.arrivals is not None})),
         rates_per_s=(min(rates), max(rates)) if rates else (),
         prompt_tok=_span([one.prompt_tok for one in workloads]),
@@ -133,12 +133,13 @@ def find_extrapolation(domain: Domain, workload: Workload) -> list[Finding]:
     ]
 
 
-def check_extrapolation(domain: Domain | None, point: Point, columns: Columns, arrivals: str) -> list[Check]:
-    """`find_extrapolation` as checks, SUSPECT each; None for what the profile does not record; [] without a domain.
+def check_extrapolation(point: Point, columns: Columns) -> list[Check]:
+    """`find_extrapolation` by `point.domain` as checks, SUSPECT each; None: the profile does not record it all.
 
-    `arrivals` is the arrival law of the run's spec.
+    []: the point has no domain, since no measured law answered, or no request that was measured and `ok`.
     """
-    workload = None if domain is None else describe_workload(point, columns, arrivals)
+    domain = point.domain
+    workload = None if domain is None else describe_workload(point, columns)
     if domain is None or workload is None:
         return []
     found = [Check("extrapolation", Verdict.SUSPECT, one.message) for one in find_extrapolation(domain, workload)]
@@ -150,16 +151,15 @@ def check_extrapolation(domain: Domain | None, point: Point, columns: Columns, a
     ]
 
 
-def note_unknown(domain: Domain | None, point: Point, columns: Columns) -> list[str]:
+def note_unknown(point: Point, columns: Columns) -> list[str]:
     """**Not known**: figures that the profile gives with an out-of-sample error above 10 %, or that nothing tested.
 
     TPOT's percentiles at every load: a measured profile has no spread between requests. The others not in a closed
     loop at the load of a row: there they are the row's own. [] without a domain.
     """
-    if domain is None:
-        return []
-    workload = describe_workload(point, columns, "")
-    if workload is None:
+    domain = point.domain
+    workload = None if domain is None else describe_workload(point, columns)
+    if domain is None or workload is None:
         return []
     at_row = workload.load is LoadLabel.CLOSED and any(
         abs(workload.in_system - row) <= max(SCATTER, LOAD_SHARE * row) for row in domain.in_system
@@ -246,7 +246,7 @@ def _between(low: float, high: float) -> str:
     return f"{low:.0f}" if round(low) == round(high) else f"{low:.0f} to {high:.0f}"
 
 
-_LOOPS = {LoadLabel.OPEN: "an open loop", LoadLabel.CAPPED: "a capped open loop", LoadLabel.CLOSED: "a closed loop"}
+_LOOPS = {"OPEN": "an open loop", "CAPPED": "a capped open loop", "CLOSED": "a closed loop"}
 
 
 def _judge_loop(domain: Domain, workload: Workload) -> list[Finding]:
@@ -254,7 +254,7 @@ def _judge_loop(domain: Domain, workload: Workload) -> list[Finding]:
         return []
     if workload.load not in domain.loads:
         measured = " and ".join(_LOOPS[label] for label in domain.loads)
-        told = f"extrapolated: {_LOOPS[workload.load]}, the profile was measured in {measured}"
+        told = f"extrapolated: {_LOOPS[workload.load.value]}, the profile was measured in {measured}"
         return [Finding(code="loop", numbers={}, message=told)]
     if workload.arrivals is not None and workload.arrivals not in domain.arrivals:
         told = f"extrapolated: {workload.arrivals} arrivals, the profile was measured with {', '.join(domain.arrivals)}"

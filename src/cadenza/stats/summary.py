@@ -1,12 +1,11 @@
 """All numbers of a run as one value, `summary.json`: a pure function of the points and their records."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
 
 from cadenza.clock import NS_PER_MS
-from cadenza.domain import Domain
 from cadenza.record import SCHEMA, LoadLabel, Outcome, Point, PointStatus, Record, TokenSource
 from cadenza.spec import Slo
 from cadenza.stats import latency, relative
@@ -16,7 +15,7 @@ from cadenza.stats.client_checks import ceiling_share
 from cadenza.stats.columns import Bools, Columns
 from cadenza.stats.concurrency import mean_in_flight, peak_in_flight
 from cadenza.stats.distribution import Distribution
-from cadenza.stats.extrapolation import check_extrapolation, note_unknown
+from cadenza.stats.extrapolation import note_unknown
 from cadenza.stats.goodput import Goodput, goodput
 from cadenza.stats.intervals import Interval, rate_interval
 from cadenza.stats.machine import Machine, Stretch, describe_machine
@@ -142,33 +141,18 @@ def summarise(
     tool: dict[str, str],
     slo: Slo | None = None,
     telemetry: Telemetry | None = None,
-    domains: Mapping[str, Domain] | None = None,
-    arrivals: str = "",
 ) -> Summary:
-    """The summary of all points that have begun, from the records of all of them in any order.
-
-    domains    model → where the profile that answered was measured (`Manifest.domains`); arrivals: the spec's law
-    """
+    """The summary of all points that have begun, from the records of all of them in any order."""
     by_point: dict[int, list[Record]] = {}
     for record in records:
         by_point.setdefault(record.point, []).append(record)
     begun = [point for point in points if point.start_ns is not None]
-    done = [
-        summarise_point(
-            point, by_point.get(point.index, []), slo, telemetry, (domains or {}).get(point.model), arrivals
-        )
-        for point in begun
-    ]
+    done = [summarise_point(point, by_point.get(point.index, []), slo, telemetry) for point in begun]
     return relate(done, simulated=simulated, tool=tool)
 
 
 def summarise_point(
-    point: Point,
-    records: Sequence[Record],
-    slo: Slo | None = None,
-    telemetry: Telemetry | None = None,
-    domain: Domain | None = None,
-    arrivals: str = "",
+    point: Point, records: Sequence[Record], slo: Slo | None = None, telemetry: Telemetry | None = None
 ) -> PointSummary:
     """One point by itself; what compares it with others is added by `relate`."""
     # Records come in the order in which requests ended, which a rebuilt run keeps; the plan's order is the stable one.
@@ -178,7 +162,6 @@ def summarise_point(
     requests, failures = count_requests(point, records), list_failures(records)
     server = None if telemetry is None else reconcile(telemetry, point.index, point.model, records)
     checks = examine(point, columns, window, requests, failures) + check_server(server)
-    checks += check_extrapolation(domain, point, columns, arrivals)
     verdict, reasons = judge(checks)
     inside = ended_inside(columns, window) & columns.ok
     in_order = np.flatnonzero(inside)[np.argsort(columns.sent_ms[inside], kind="stable")]
@@ -197,12 +180,7 @@ def summarise_point(
         status=point.status,
         verdict=verdict,
         reasons=reasons,
-        notes=[
-            *_note_rate(point, offered, achieved),
-            *_note_wait(point, columns, inside),
-            *_notes(records, per_event),
-            *note_unknown(domain, point, columns),
-        ],
+        notes=[*_note_rate(point, offered, achieved), *_notes(point, columns, inside, records)],
         checks=checks,
         requests=requests,
         failures=failures,
@@ -371,9 +349,10 @@ def _note_wait(point: Point, columns: Columns, inside: Bools) -> list[str]:
     return [f"user TTFT and TTFT from dispatch differ by the wait to be sent: {told}"]
 
 
-def _notes(records: Sequence[Record], per_event: float) -> list[str]:
+def _notes(point: Point, columns: Columns, inside: Bools, records: Sequence[Record]) -> list[str]:
     """Worth knowing, and no reason to doubt."""
-    notes = []
+    notes = _note_wait(point, columns, inside)
+    per_event = tokens_per_event(columns)
     if per_event > 1.005:
         notes.append(f"{per_event:.2f} tokens an event: ITL is per event, not per token")
     remarks: dict[str, int] = {}
@@ -381,7 +360,7 @@ def _notes(records: Sequence[Record], per_event: float) -> list[str]:
         if record.outcome is Outcome.OK and record.detail:
             remarks[record.detail] = remarks.get(record.detail, 0) + 1
     notes += [f"{n} answers: {remark}" for remark, n in sorted(remarks.items(), key=lambda item: -item[1])[:3]]
-    return notes
+    return notes + note_unknown(point, columns)
 
 
 def _undefined(point: PointSummary) -> dict[str, str]:

@@ -5,7 +5,6 @@ from enum import StrEnum
 import msgspec
 
 from cadenza.clock import Anchor
-from cadenza.domain import Domain
 from cadenza.record import SCHEMA, Point
 from cadenza.spec import Spec
 from cadenza.store.environment import Environment
@@ -40,10 +39,7 @@ class Server(msgspec.Struct, kw_only=True):
 
 
 class Manifest(msgspec.Struct, kw_only=True):
-    """`manifest.json`. The spec in it, given back to `--spec`, is the same run again.
-
-    domains   model → where its profile was measured, if the engine answered by the measured law; None: it did not
-    """
+    """`manifest.json`. The spec in it, given back to `--spec`, is the same run again."""
 
     schema: int = SCHEMA
     status: RunStatus
@@ -56,4 +52,3 @@ class Manifest(msgspec.Struct, kw_only=True):
     environment: Environment
     server: Server
     points: list[Point]
-    domains: dict[str, Domain] | None = None

@@ -105,9 +105,7 @@ class Runner:
             if self._machine is not None and point.status is not PointStatus.FAILED:
                 self._machine.edge(point.index)
             seen = None if self._machine is None else self._machine.seen()
-            domain = (self._writer.manifest.domains or {}).get(point.model)
-            records = list(self._writer.read_since(begin))
-            self._done.append(summarise_point(point, records, self._spec.slo, seen, domain, self._spec.arrivals))
+            self._done.append(summarise_point(point, list(self._writer.read_since(begin)), self._spec.slo, seen))
         self._writer.save_manifest()
         self._watcher.point_done(self._done[-1])
 

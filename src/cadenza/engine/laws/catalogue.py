@@ -62,10 +62,10 @@ def laws_of(profile: Profile, model: Model) -> list[str]:
     return [name for name, make in LAWS.items() if make(profile, model) is not None]
 
 
-def find_domains(profile: Profile, timing: str | None = None) -> dict[str, Domain] | None:
-    """Model → where its profile was measured, for the models that run by the measured law; None: no model does.
+def find_domains(profile: Profile, timing: str | None = None) -> dict[str, Domain]:
+    """Model → where its profile was measured, for the models that run by the measured law.
 
     A profile that does not record it has the loads of its rows only. Raises what `make_law` raises.
     """
     laws = {model.name: make_law(profile, model, timing) for model in profile.models}
-    return {name: law.domain for name, law in laws.items() if isinstance(law, Measured)} or None
+    return {name: law.domain for name, law in laws.items() if isinstance(law, Measured)}
