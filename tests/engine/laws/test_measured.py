@@ -6,7 +6,6 @@ import pytest
 from cadenza.domain import Domain, Lengths
 from cadenza.engine.laws.measured import Measured, MeasuredFit, MeasuredRow
 from cadenza.hardware.batch import Batch
-from cadenza.record import LoadLabel
 
 MS = 1_000_000
 DECK = [(tile + 0.5) / 32 for tile in range(32)]
@@ -53,7 +52,7 @@ def test_a_law_keeps_where_it_was_measured_or_else_the_loads_of_its_rows() -> No
     old = law(*TWO).domain
     assert old == Domain(in_system=(2, 6))
     assert not old.recorded
-    measured = Domain(in_system=(2.0, 6.0), peak_in_flight=7, loads=(LoadLabel.CLOSED,))
+    measured = Domain(in_system=(2.0, 6.0), peak_in_flight=7, loads=("CLOSED",))
     assert Measured(MeasuredFit(rows=TWO, domain=measured)).domain is measured
     assert measured.recorded
 
