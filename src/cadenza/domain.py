@@ -36,6 +36,7 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     holdout            loads: each interior row was left out and predicted; blocks: fewer than three rows, so half of
                        each point was left out (no interpolation is tested then); empty: not recorded
     holdout_pct        figure → the largest out-of-sample error, in %, with its sign; keys as `sweep.holdout.FIGURES`
+    rows_pct           the same in-sample, at the rows themselves: what the law does not keep even there
     """
 
     in_system: tuple[float, ...]
@@ -48,6 +49,7 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     output_tok: Lengths | None = None
     holdout: str = ""
     holdout_pct: dict[str, float] = {}
+    rows_pct: dict[str, float] = {}
 
     @property
     def recorded(self) -> bool:

@@ -28,7 +28,8 @@ DOMAIN = Domain(
     aimed_prompt_tok=Lengths(mean=(490.0, 510.0), range=(200.0, 800.0)),
     output_tok=Lengths(mean=(95.0, 97.0), range=(64.0, 128.0)),
     holdout="loads",
-    holdout_pct={"tpot_mean": 1.0, "tpot_p95": -16.0, "itl_p50": 0.1, "itl_p95": 40.0},
+    holdout_pct={"tpot_mean": 1.0, "tpot_p95": -12.0, "itl_p50": 0.1, "itl_p95": 40.0},
+    rows_pct={"tpot_mean": 0.1, "tpot_p95": -16.0, "itl_p95": 3.0},
 )
 RATED = msgspec.structs.replace(
     DOMAIN, loads=("OPEN",), arrivals=("poisson",), rates_per_s=(0.5, 2.0), in_system=(2.0, 8.0), peak_in_flight=14
@@ -229,7 +230,7 @@ def test_figures_that_are_not_known_are_named() -> None:
     assert at_row.endswith(": TPOT P95 -16 %")
     (between,) = note_unknown(of_domain(DOMAIN, 8), columns)
     assert between.endswith(": TPOT P95 -16 %, ITL P95 +40 %")
-    known = msgspec.structs.replace(DOMAIN, holdout_pct={"tpot_p95": 9.9, "itl_p95": -9.9})
+    known = msgspec.structs.replace(DOMAIN, holdout_pct={"tpot_p95": 9.9, "itl_p95": -9.9}, rows_pct={})
     assert note_unknown(of_domain(known, 8), columns) == []
     (untested,) = note_unknown(of_domain(Domain(in_system=(1.0, 16.0)), 8), columns)
     assert "no out-of-sample error" in untested

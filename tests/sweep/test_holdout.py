@@ -7,7 +7,7 @@ from cadenza.record import Record
 from cadenza.stats.columns import Columns, Floats
 from cadenza.stats.fitting import Sample, fit_rows
 from cadenza.stats.window import Window
-from cadenza.sweep.holdout import FIGURES, hold_out, law_of, split_sample, worst
+from cadenza.sweep.holdout import FIGURES, hold_out, law_of, reproduce, split_sample, worst
 from support.columns import rec
 
 EVER = Window(-1, 1e9, "steady", "test")
@@ -59,6 +59,16 @@ def test_what_makes_a_request_slow_for_all_of_its_tokens_is_not_predicted() -> N
     assert found.predicted["tpot_p95"] == pytest.approx(20)
     assert found.error_pct("tpot_p95") == pytest.approx(100 * (20 / 30 - 1))
     assert found.error_pct("itl_p95") == pytest.approx(0)
+
+
+def test_a_fit_gives_back_its_rows_but_not_the_spread_between_requests() -> None:
+    gaps = np.repeat([10.0, 30.0, 10.0, 30.0], 32)
+    found = reproduce([sample(1, 100, gaps), sample(8, 200, flat(40))])
+    assert [(one.kind, one.in_system) for one in found] == [("rows", 1), ("rows", 8)]
+    for name in ("ttft_mean", "tpot_mean", "itl_p50", "itl_p95"):
+        assert found[0].error_pct(name) == pytest.approx(0), name
+    assert found[0].error_pct("tpot_p95") == pytest.approx(100 * (20 / 30 - 1))
+    assert all(found[1].error_pct(name) == pytest.approx(0) for name in FIGURES)
 
 
 def test_with_two_rows_the_odd_blocks_are_predicted_by_the_even_ones() -> None:

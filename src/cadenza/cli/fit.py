@@ -34,6 +34,7 @@ class _ModelFit(NamedTuple):
     used: "list[_Used]"
     fitted: "Fitted"
     held: "list[HeldOut]"
+    again: "list[HeldOut]"
     table: Table
 
 
@@ -73,16 +74,23 @@ def run(args: argparse.Namespace) -> int:
     models = {model: _fit_model(found, name, model, points) for model, points in used.items()}
     profile = _profile(found, name, models)
     residuals = [row for model, fit in models.items() for row in _residuals(model, fit)]
-    held = [row for model, fit in models.items() for row in _holdout(model, fit)]
+    held = [row for model, fit in models.items() for row in _errors(model, fit, fit.held)]
+    again = [row for model, fit in models.items() for row in _errors(model, fit, fit.again)]
     text = render(profile, _header(found, models))
     if args.out is not None:
         _write(Path(args.out), text)
     if args.json:
-        found_out: Table = {"profile": profile, "residuals": residuals, "holdout": held, "left_out": left_out}
+        found_out: Table = {
+            "profile": profile,
+            "residuals": residuals,
+            "in_sample": again,
+            "holdout": held,
+            "left_out": left_out,
+        }
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(found_out), indent=1) + b"\n")
     elif args.out is None:
         sys.stdout.write(text)
-    _tell(residuals, held, models)
+    _tell(residuals, again + held, models)
     _say_next(args.out, models)
     return 0
 
@@ -136,10 +144,11 @@ def _fit_model(found: "Run", name: str, model: str, used: list[_Used]) -> _Model
     from cadenza.record import printable
     from cadenza.stats.extrapolation import span_domain
     from cadenza.stats.fitting import fit_rows
-    from cadenza.sweep.holdout import hold_out
+    from cadenza.sweep.holdout import hold_out, reproduce
 
     fitted = fit_rows([one.sample for one in used])
-    held = hold_out([one.sample for one in used], [one.halves for one in used])
+    samples = [one.sample for one in used]
+    held, again = hold_out(samples, [one.halves for one in used]), reproduce(samples)
     domain = span_domain([one.workload for one in used], tuple(_round(row.in_system) for row in fitted.rows))
     manifest, slope = found.manifest, fitted.slope
     table: Table = {"prompt_tok": _round(fitted.prompt_tok) if fitted.prompt_tok >= 0 else 0.0}
@@ -152,7 +161,7 @@ def _fit_model(found: "Run", name: str, model: str, used: list[_Used]) -> _Model
         "cadenza": manifest.environment.cadenza,
         "simulated": manifest.simulated,
     }
-    table["domain"] = _domain_table(domain, held)
+    table["domain"] = _domain_table(domain, held, again)
     table["rows"] = [
         {
             "in_system": _round(row.in_system),
@@ -166,11 +175,11 @@ def _fit_model(found: "Run", name: str, model: str, used: list[_Used]) -> _Model
         }
         for row in fitted.rows
     ]
-    return _ModelFit(used, fitted, held, table)
+    return _ModelFit(used, fitted, held, again, table)
 
 
-def _domain_table(domain: "Domain", held: "list[HeldOut]") -> Table:
-    """`domain` with its out-of-sample errors, as plain values; what is not known is left out."""
+def _domain_table(domain: "Domain", held: "list[HeldOut]", again: "list[HeldOut]") -> Table:
+    """`domain` with its out-of-sample and in-sample errors, as plain values; what is not known is left out."""
     import msgspec
 
     from cadenza.sweep.holdout import worst
@@ -188,6 +197,7 @@ def _domain_table(domain: "Domain", held: "list[HeldOut]") -> Table:
     if held:
         table["holdout"] = held[0].kind
         table["holdout_pct"] = {figure: round(pct, 1) for figure, pct in worst(held).items()}
+    table["rows_pct"] = {figure: round(pct, 1) for figure, pct in worst(again).items()}
     return table
 
 
@@ -245,8 +255,8 @@ def _residuals(model: str, fit: _ModelFit) -> list[Table]:
     ]
 
 
-def _holdout(model: str, fit: _ModelFit) -> list[Table]:
-    """Out-of-sample: each load that was left out, measured and predicted in ms, and the error in %; null: not known."""
+def _errors(model: str, fit: _ModelFit, held: "list[HeldOut]") -> list[Table]:
+    """Each load of `held`, measured and predicted in ms, and the error in %; null: not known."""
     from cadenza.report.table import label
     from cadenza.sweep.holdout import FIGURES
 
@@ -261,11 +271,11 @@ def _holdout(model: str, fit: _ModelFit) -> list[Table]:
             "predicted_ms": one.predicted,
             "error_pct": {name: pct if (pct := one.error_pct(name)) == pct else None for name in FIGURES},
         }
-        for one in fit.held
+        for one in held
     ]
 
 
-def _tell(residuals: list[Table], held: list[Table], models: dict[str, _ModelFit]) -> None:
+def _tell(residuals: list[Table], errors: list[Table], models: dict[str, _ModelFit]) -> None:
     from cadenza.record import printable
 
     for model, fit in models.items():
@@ -277,7 +287,9 @@ def _tell(residuals: list[Table], held: list[Table], models: dict[str, _ModelFit
                 f" {row['ttft_mean_ms']:10.2f} {100 * ttft:+7.2f} %"
                 f" {row['tpot_mean_ms']:10.3f} {100 * tpot:+7.2f} %  {row['verdict']}"
             )
-        _tell_holdout([row for row in held if row["model"] == model])
+        mine = [row for row in errors if row["model"] == model]
+        _tell_errors([row for row in mine if row["kind"] == "rows"])
+        _tell_errors([row for row in mine if row["kind"] != "rows"])
         _say(f"  {_tell_slope(fit)}")
 
 
@@ -288,13 +300,14 @@ _HELD_HEADER = """\
                                       TTFT    TPOT    TPOT    TPOT    TPOT     ITL     ITL     ITL
         load  in system  requests     mean    mean     P50     P95     P99     P50     P95     P99"""
 _HELD = {
+    "rows": "In-sample errors, in %, of percentiles too: each load predicted by the fit of all loads:",
     "loads": "Out-of-sample errors, in %: each load predicted by a fit of the other loads:",
     "blocks": "Out-of-sample errors, in %: half of each point, in blocks, predicted by a fit of the other half\n"
     "(fewer than three loads: interpolation between loads is not tested):",
 }
 
 
-def _tell_holdout(held: list[Table]) -> None:
+def _tell_errors(held: list[Table]) -> None:
     if not held:
         _say("Out-of-sample errors: not determinable, too few requests to leave any out")
         return
@@ -321,7 +334,7 @@ def _header(found: "Run", models: dict[str, _ModelFit]) -> str:
         "Each row: the ok requests that ended in the steady window of the points at one load. in_system: requests in",
         "flight, averaged over the tokens; ttft_ms, step_ms: means; a spread: of each 1/32 of the values, fastest",
         "first, its mean over the mean of all. Between rows the law is linear; beyond the last it is extrapolated.",
-        "domain: the loads and lengths that were measured; holdout_pct: the largest out-of-sample errors, in %.",
+        "domain: the loads and lengths that were measured; *_pct: the largest errors, in %.",
     ]
     for model, fit in models.items():
         requests, gaps = (sum(getattr(row, name) for row in fit.fitted.rows) for name in ("requests", "gaps"))

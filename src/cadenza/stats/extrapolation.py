@@ -24,7 +24,7 @@ LENGTH_SHARE = 0.10
 TEMPLATE_TOK = 32
 # Standard errors of the point's mean, on top: with heavy-tailed lengths two seeds of one law differ by more than 10 %.
 ERRORS = 3.0
-# Out-of-sample error from which on a figure counts as not known, in %.
+# Error from which on a figure counts as not known, in %.
 KNOWN_PCT = 10.0
 
 
@@ -152,10 +152,10 @@ def check_extrapolation(point: Point, columns: Columns) -> list[Check]:
 
 
 def note_unknown(point: Point, columns: Columns) -> list[str]:
-    """**Not known**: figures that the profile gives with an out-of-sample error above 10 %, or that nothing tested.
+    """**Not known**: figures that the profile gives with an error above 10 %, or that nothing tested.
 
-    TPOT's percentiles at every load: a measured profile has no spread between requests. The others not in a closed
-    loop at the load of a row: there they are the row's own. [] without a domain.
+    In a closed loop at the load of a row by the largest in-sample error of any row; elsewhere by the largest of those
+    and of the out-of-sample errors. [] without a domain.
     """
     domain = point.domain
     workload = None if domain is None else describe_workload(point, columns)
@@ -167,11 +167,13 @@ def note_unknown(point: Point, columns: Columns) -> list[str]:
     notes = []
     if not domain.holdout_pct:
         notes.append("percentiles of TPOT and ITL are not known: the profile records no out-of-sample error")
-    named = {name: pct for name, pct in domain.holdout_pct.items() if abs(pct) > KNOWN_PCT}
-    named = {name: pct for name, pct in named.items() if name.startswith("tpot_p") or not at_row}
+    errors = dict(domain.rows_pct)
+    if not at_row:
+        errors |= {name: max(pct, errors.get(name, 0.0), key=abs) for name, pct in domain.holdout_pct.items()}
+    named = {name: pct for name, pct in errors.items() if abs(pct) > KNOWN_PCT}
     if named:
         told = ", ".join(f"{_spell(name)} {pct:+.0f} %" for name, pct in named.items())
-        notes.append(f"not known from this profile (out-of-sample error above {KNOWN_PCT:g} %): {told}")
+        notes.append(f"not known from this profile (off by more than {KNOWN_PCT:g} % where it was tested): {told}")
     if domain.holdout == "blocks" and not at_row and len(domain.in_system) > 1:
         rows = f"{domain.in_system[0]:.3g} and {domain.in_system[-1]:.3g}"
         notes.append(f"interpolated between rows at {rows} requests in flight: no load in between was measured")
