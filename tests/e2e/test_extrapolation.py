@@ -102,7 +102,7 @@ def test_rates_and_arrival_laws_are_of_the_domain_too(tmp_path: Path) -> None:
 
 
 def test_percentiles_that_are_not_known_are_named(profile: Path, tmp_path: Path) -> None:
-    """Between rows the note has the figures whose error is above 10 % in- or out-of-sample, and no other."""
+    """Between rows the note has the figures whose error in- or out-of-sample is too large, and no other."""
     domain = tomllib.loads(profile.read_text())["models"][0]["measured"]["domain"]
     tested = (domain["rows_pct"], domain["holdout_pct"])
     errors = {name: max(abs(pct[name]) for pct in tested) for name in domain["rows_pct"]}
@@ -111,7 +111,7 @@ def test_percentiles_that_are_not_known_are_named(profile: Path, tmp_path: Path)
     named = notes[0].partition(": ")[2] if notes else ""
     for figure, pct in errors.items():
         name = figure.replace("_p", " P").replace("_", " ").replace("tpot", "TPOT").replace("itl", "ITL")
-        assert (name.replace("ttft", "TTFT") in named) == (pct > 10), figure
+        assert (name.replace("ttft", "TTFT") in named) == (pct > (10 if figure.endswith("mean") else 5)), figure
 
 
 def test_an_old_profile_has_the_loads_of_its_rows_only(profile: Path, tmp_path: Path) -> None:
