@@ -7,6 +7,8 @@ from enum import StrEnum
 
 import msgspec
 
+from cadenza.domain import Domain
+
 # Record and manifest schema, one line a version. Readers accept every version listed here, for ever.
 #   1  2026-11: first
 SCHEMA = 1
@@ -197,6 +199,8 @@ class Point(msgspec.Struct, kw_only=True, omit_defaults=True):
     workers       the client's processes; empty in virtual time, or where the point broke off
     virtual                it was measured in virtual time, where a client has neither lateness nor limits
     ceiling_events_per_s   what one of them can read on this machine, by `cadenza calibrate`; None: not calibrated
+    domain                 where the profile of the embedded engine was measured; None: no measured law answered
+    arrivals               the arrival law, kept beside a `domain`
     """
 
     index: int
@@ -218,6 +222,8 @@ class Point(msgspec.Struct, kw_only=True, omit_defaults=True):
     workers: list[WorkerHealth] = []
     ceiling_events_per_s: float | None = None
     virtual: bool = False
+    domain: Domain | None = None
+    arrivals: str | None = None
 
 
 def printable(text: str, limit: int = 300) -> str:

@@ -159,6 +159,56 @@ def test_the_rows_are_the_servers_own_law(runs: Callable[[Spec], Path], tmp_path
         assert row.step_spread[:28] == pytest.approx([0.8] * 28, rel=0.05)
 
 
+def test_an_interior_row_is_predicted_by_the_others(
+    runs: Callable[[Spec], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "p.toml"
+    run_fit(str(runs(CLOSED)), "--json", "-o", str(out))
+    said = capsys.readouterr()
+    told = json.loads(said.out)
+    (row,) = told["holdout"]
+    assert (row["kind"], row["load"], row["in_system"]) == ("loads", "4", pytest.approx(4, abs=0.1))
+    # The server is linear in the load, so that the others give the row: a step of 22 ms, 0.8 and 4 times as long.
+    assert row["predicted_ms"]["tpot_mean"] == pytest.approx(22, rel=0.02)
+    assert row["predicted_ms"]["itl_p50"] == pytest.approx(0.8 * 22, rel=0.02)
+    assert row["predicted_ms"]["itl_p99"] == pytest.approx(4 * 22, rel=0.05)
+    assert row["predicted_ms"]["ttft_mean"] == pytest.approx(row["measured_ms"]["ttft_mean"], rel=0.05)
+    for figure, pct in row["error_pct"].items():
+        assert pct == pytest.approx(100 * (row["predicted_ms"][figure] / row["measured_ms"][figure] - 1))
+    assert "In-sample residuals" in said.err
+    assert "Out-of-sample errors, in %: each load predicted by a fit of the other loads" in said.err
+    domain = read_fit(out).domain
+    assert domain is not None
+    assert domain.holdout == "loads"
+    assert domain.holdout_pct == {name: round(pct, 1) for name, pct in row["error_pct"].items()}
+
+
+def test_with_two_rows_half_of_each_point_is_predicted_by_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+    run_fit(str(GOLDEN), "--json")
+    said = capsys.readouterr()
+    held = json.loads(said.out)["holdout"]
+    assert [(row["kind"], row["load"]) for row in held] == [("blocks", "1"), ("blocks", "4")]
+    assert "interpolation between loads is not tested" in said.err
+
+
+@pytest.mark.parametrize("spec", [CLOSED, OPEN], ids=["closed", "open"])
+def test_the_profile_records_where_it_was_measured(runs: Callable[[Spec], Path], spec: Spec, tmp_path: Path) -> None:
+    run_fit(str(runs(spec)), "-o", str(tmp_path / "p.toml"))
+    fitted = read_fit(tmp_path / "p.toml")
+    domain = fitted.domain
+    assert domain is not None
+    assert domain.in_system == tuple(row.in_system for row in fitted.rows)
+    assert domain.loads == (("OPEN",) if spec.rates_per_s else ("CLOSED",))
+    assert (domain.arrivals, domain.rates_per_s) == ((("poisson",), (0.5, 4.0)) if spec.rates_per_s else ((), ()))
+    for lengths, low, high in ((domain.aimed_prompt_tok, 50, 950), (domain.output_tok, 48, 96)):
+        assert lengths is not None
+        assert low <= lengths.range[0] <= low + 0.05 * (high - low)
+        assert high - 0.05 * (high - low) <= lengths.range[1] <= high
+        assert lengths.mean == pytest.approx([(low + high) / 2] * 2, rel=0.1)
+    if not spec.rates_per_s:
+        assert domain.peak_in_flight == 16
+
+
 def test_the_profile_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_fit(str(GOLDEN)) == 0
     said = capsys.readouterr()

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadenza.load.client import Client
-from cadenza.load.exchange import Exchange, Outgoing
 from cadenza.load.course import Course
+from cadenza.load.exchange import Exchange, Outgoing
 from cadenza.load.issue import closed_loop, open_loop
 from cadenza.load.memory import MemoryTransport
 from cadenza.load.transport import Origin

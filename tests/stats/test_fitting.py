@@ -5,14 +5,23 @@ import pytest
 
 from cadenza.record import Record
 from cadenza.stats.columns import Columns, Floats
-from cadenza.stats.fitting import Sample, fit_rows, fit_slope, predict_from_neighbours, spread, take_sample
+from cadenza.stats.fitting import Sample, fit_rows, fit_slope, spread, take_sample
 from cadenza.stats.window import Window
 from support.columns import rec
 
 
 def sample(in_system: float, ttft: Floats, gaps: Floats, prompts: Floats | None = None) -> Sample:
     tok = np.full(len(ttft), np.nan) if prompts is None else prompts
-    return Sample(in_system=in_system, ttft_ms=ttft, prompt_tok=tok, gap_ms=gaps, tpot_ms=float(gaps.mean()))
+    return Sample(
+        in_system=in_system,
+        ttft_ms=ttft,
+        prompt_tok=tok,
+        gap_ms=gaps,
+        gap_level=np.full(len(gaps), round(in_system)),
+        gap_request=np.zeros(len(gaps), dtype=np.int64),
+        tpot_ms=float(gaps.mean()),
+        tpot_each_ms=np.array([gaps.mean()]),
+    )
 
 
 def take(records: list[Record], end_ms: float = 1e9) -> Sample:
@@ -29,6 +38,9 @@ def test_a_sample_of_hand_made_records() -> None:
     assert found.ttft_ms.tolist() == [10, 15]
     assert found.gap_ms.tolist() == [10, 10, 10, 20]
     assert found.tpot_ms == pytest.approx((10 + 40 / 3) / 2)
+    assert found.tpot_each_ms == pytest.approx([10, 40 / 3])
+    assert found.gap_level.tolist() == [2, 2, 2, 1]
+    assert found.gap_request.tolist() == [0, 0, 1, 1]
 
 
 def test_only_what_ended_well_in_the_window_counts() -> None:
@@ -176,9 +188,3 @@ def test_a_rows_ttft_is_for_the_mean_prompt() -> None:
     assert fitted.slope.used == pytest.approx(0.1)
     assert [row.ttft_ms for row in fitted.rows] == pytest.approx([35, 45])
     assert fitted.rows[0].ttft_spread[[0, 31]] == pytest.approx([34 / 35, 36 / 35])
-
-
-def test_a_row_beside_its_neighbours() -> None:
-    predicted = predict_from_neighbours([1, 2, 4, 8], [10.0, 11, 14, 30])
-    assert np.isnan(predicted[[0, 3]]).all()
-    assert predicted[1:3] == pytest.approx([10 + 4 / 3, 11 + 19 / 3])

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from cadenza.domain import Domain
     from cadenza.record import Record
+    from cadenza.stats.extrapolation import Workload
     from cadenza.stats.fitting import Fitted, Sample
     from cadenza.stats.summary import PointSummary
     from cadenza.store.rundir import Run
+    from cadenza.sweep.holdout import HeldOut
 
 _DEFAULT_LEN = 8192
 _DEFAULT_SEQS = 256
@@ -22,12 +25,16 @@ class _Used(NamedTuple):
 
     point: "PointSummary"
     sample: "Sample"
+    halves: "tuple[Sample, Sample] | None"
+    workload: "Workload"
     thinks: bool
 
 
 class _ModelFit(NamedTuple):
     used: "list[_Used]"
     fitted: "Fitted"
+    held: "list[HeldOut]"
+    again: "list[HeldOut]"
     table: Table
 
 
@@ -35,11 +42,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments to `parser`."""
     parser.description = (
         "Make an engine profile of the measured law from a run: a row for each load, with the spread of its latencies. "
-        "Only VALID and SUSPECT points are used. The profile goes to FILE, or to stdout; how well it fits, to stderr."
+        "Only VALID and SUSPECT points are used. The profile goes to FILE, or to stdout. To stderr go its "
+        "in-sample residuals, and its out-of-sample errors at loads that are left out of the fit."
     )
     parser.add_argument("run", metavar="RUN", help="folder of the run")
     parser.add_argument("-o", "--out", metavar="FILE", help="new file for the profile, NAME.toml (default: stdout)")
-    parser.add_argument("--json", action="store_true", help="print the profile and its residuals as JSON")
+    parser.add_argument(
+        "--json", action="store_true", help="print the profile, its residuals and its out-of-sample errors as JSON"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
     import msgspec
 
     from cadenza.errors import UsageError
+    from cadenza.report.profile import render
     from cadenza.store.rundir import read_run
 
     found = read_run(Path(args.run))
@@ -63,15 +74,23 @@ def run(args: argparse.Namespace) -> int:
     models = {model: _fit_model(found, name, model, points) for model, points in used.items()}
     profile = _profile(found, name, models)
     residuals = [row for model, fit in models.items() for row in _residuals(model, fit)]
-    text = _render(profile, _header(found, models))
+    held = [row for model, fit in models.items() for row in _errors(model, fit, fit.held)]
+    again = [row for model, fit in models.items() for row in _errors(model, fit, fit.again)]
+    text = render(profile, _header(found, models))
     if args.out is not None:
         _write(Path(args.out), text)
     if args.json:
-        found_out: Table = {"profile": profile, "residuals": residuals, "left_out": left_out}
+        found_out: Table = {
+            "profile": profile,
+            "residuals": residuals,
+            "in_sample": again,
+            "holdout": held,
+            "left_out": left_out,
+        }
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(found_out), indent=1) + b"\n")
     elif args.out is None:
         sys.stdout.write(text)
-    _tell(residuals, models)
+    _tell(residuals, again + held, models)
     _say_next(args.out, models)
     return 0
 
@@ -81,10 +100,11 @@ def _read_points(found: "Run") -> tuple[dict[str, list[_Used]], list[str]]:
     from cadenza.record import printable
     from cadenza.report.table import label
     from cadenza.stats.columns import Columns
+    from cadenza.stats.extrapolation import describe_workload
     from cadenza.stats.fitting import take_sample
     from cadenza.stats.summary import summarise_point
     from cadenza.stats.verdict import Verdict
-    from cadenza.stats.window import load_window
+    from cadenza.sweep.holdout import split_sample
 
     by_point: dict[int, list[Record]] = {}
     for record in found.records():
@@ -102,11 +122,13 @@ def _read_points(found: "Run") -> tuple[dict[str, list[_Used]], list[str]]:
             left_out.append(f"{name} is {summary.verdict.value}: {_first(summary.reasons)}")
             continue
         columns = Columns.of(records)
-        sample = take_sample(columns, load_window(point, columns))
-        if sample is None:
-            left_out.append(f"{name} has no answer of two tokens in its window")
+        sample = take_sample(columns)
+        workload = describe_workload(point, columns, found.manifest.spec.arrivals)
+        if sample is None or workload is None:
+            left_out.append(f"{name} has no measured answer with a TPOT")
             continue
-        used.setdefault(point.model, []).append(_Used(summary, sample, _thinks(found, records)))
+        halves = split_sample(columns)
+        used.setdefault(point.model, []).append(_Used(summary, sample, halves, workload, _thinks(found, records)))
     return used, left_out
 
 
@@ -118,9 +140,14 @@ def _thinks(found: "Run", records: "list[Record]") -> bool:
 
 def _fit_model(found: "Run", name: str, model: str, used: list[_Used]) -> _ModelFit:
     from cadenza.record import printable
+    from cadenza.stats.extrapolation import span_domain
     from cadenza.stats.fitting import fit_rows
+    from cadenza.sweep.holdout import hold_out, reproduce
 
     fitted = fit_rows([one.sample for one in used])
+    samples = [one.sample for one in used]
+    held, again = hold_out(samples, [one.halves for one in used]), reproduce(samples)
+    domain = span_domain([one.workload for one in used], tuple(_round(row.in_system) for row in fitted.rows))
     manifest, slope = found.manifest, fitted.slope
     table: Table = {"prompt_tok": _round(fitted.prompt_tok) if fitted.prompt_tok >= 0 else 0.0}
     table["ttft_ms_per_prompt_tok"] = _round(slope.used)
@@ -132,6 +159,7 @@ def _fit_model(found: "Run", name: str, model: str, used: list[_Used]) -> _Model
         "cadenza": manifest.environment.cadenza,
         "simulated": manifest.simulated,
     }
+    table["domain"] = _domain_table(domain, held, again)
     table["rows"] = [
         {
             "in_system": _round(row.in_system),
@@ -145,7 +173,30 @@ def _fit_model(found: "Run", name: str, model: str, used: list[_Used]) -> _Model
         }
         for row in fitted.rows
     ]
-    return _ModelFit(used, fitted, table)
+    return _ModelFit(used, fitted, held, again, table)
+
+
+def _domain_table(domain: "Domain", held: "list[HeldOut]", again: "list[HeldOut]") -> Table:
+    """`domain` with its out-of-sample and in-sample errors, as plain values; what is not known is left out."""
+    import msgspec
+
+    from cadenza.sweep.holdout import worst
+
+    table: Table = {
+        "in_system": list(domain.in_system),
+        "peak_in_flight": domain.peak_in_flight,
+        "loads": list(domain.loads),
+        "arrivals": list(domain.arrivals),
+        "rates_per_s": list(domain.rates_per_s),
+    }
+    for name in ("prompt_tok", "aimed_prompt_tok", "output_tok"):
+        if (lengths := getattr(domain, name)) is not None:
+            table[name] = {key: [_round(tok) for tok in ends] for key, ends in msgspec.structs.asdict(lengths).items()}
+    if held:
+        table["holdout"] = held[0].kind
+        table["holdout_pct"] = {figure: round(pct, 1) for figure, pct in worst(held).items()}
+    table["rows_pct"] = {figure: round(pct, 1) for figure, pct in worst(again).items()}
+    return table
 
 
 def _profile(found: "Run", name: str, models: dict[str, _ModelFit]) -> Table:
@@ -175,73 +226,93 @@ def _server(found: "Run") -> str:
 
 
 def _residuals(model: str, fit: _ModelFit) -> list[Table]:
-    """Each point's means beside what the law, as written, gives at its load; and each row's beside its neighbours'."""
+    """In-sample: each point's means beside what the law, as written, gives at its load."""
     import msgspec
     import numpy as np
 
     from cadenza.engine.laws.measured import Measured, MeasuredFit
     from cadenza.report.table import label
-    from cadenza.stats.fitting import SHARES, predict_from_neighbours
+    from cadenza.stats.fitting import SHARES
+    from cadenza.sweep.holdout import predict_ttft
 
     law = Measured(msgspec.convert(fit.table, MeasuredFit))
-    rows = fit.fitted.rows
-    at = [row.in_system for row in rows]
-    between = {
-        name: predict_from_neighbours(at, [getattr(row, name) for row in rows]) for name in ("ttft_ms", "step_ms")
-    }
     quantiles = [(tile + 0.5) / SHARES for tile in range(SHARES)]
-    told = []
-    for position, row in enumerate(rows):
-        for one in (fit.used[i] for i in row.samples):
-            sample = one.sample
-            prompt_tok = float(np.mean(sample.prompt_tok))
-            ttft_ms = float(np.mean([law.ttft_ms(prompt_tok, sample.in_system, q) for q in quantiles]))
-            step_ms = float(np.mean([law.step_ms(sample.in_system, q) for q in quantiles]))
-            told.append(
-                {
-                    "model": model,
-                    "load": label(one.point),
-                    "verdict": one.point.verdict.value,
-                    "in_system": sample.in_system,
-                    "requests": len(sample.ttft_ms),
-                    "ttft_mean_ms": float(sample.ttft_ms.mean()),
-                    "ttft_fitted_ms": ttft_ms,
-                    "tpot_mean_ms": sample.tpot_ms,
-                    "tpot_fitted_ms": step_ms,
-                    "ttft_from_neighbours_pct": _pct(between["ttft_ms"][position], row.ttft_ms),
-                    "tpot_from_neighbours_pct": _pct(between["step_ms"][position], row.step_ms),
-                }
-            )
-    return told
+    return [
+        {
+            "model": model,
+            "load": label(one.point),
+            "verdict": one.point.verdict.value,
+            "in_system": one.sample.in_system,
+            "requests": len(one.sample.ttft_ms),
+            "ttft_mean_ms": float(one.sample.ttft_ms.mean()),
+            "ttft_fitted_ms": float(predict_ttft(law, one.sample).mean()),
+            "tpot_mean_ms": one.sample.tpot_ms,
+            "tpot_fitted_ms": float(np.mean([law.step_ms(one.sample.in_system, q) for q in quantiles])),
+        }
+        for one in (fit.used[i] for row in fit.fitted.rows for i in row.samples)
+    ]
 
 
-def _pct(predicted: float, value: float) -> float | None:
-    return 100 * (float(predicted) / value - 1) if predicted == predicted else None
+def _errors(model: str, fit: _ModelFit, held: "list[HeldOut]") -> list[Table]:
+    """Each load of `held`, measured and predicted in ms, and the error in %; null: not known."""
+    from cadenza.report.table import label
+    from cadenza.sweep.holdout import FIGURES
+
+    return [
+        {
+            "model": model,
+            "kind": one.kind,
+            "load": ", ".join(label(fit.used[i].point) for i in one.samples),
+            "in_system": one.in_system,
+            "requests": one.requests,
+            "measured_ms": one.measured,
+            "predicted_ms": one.predicted,
+            "error_pct": {name: pct if (pct := one.error_pct(name)) == pct else None for name in FIGURES},
+        }
+        for one in held
+    ]
 
 
-def _tell(residuals: list[Table], models: dict[str, _ModelFit]) -> None:
+def _tell(residuals: list[Table], errors: list[Table], models: dict[str, _ModelFit]) -> None:
     from cadenza.record import printable
 
     for model, fit in models.items():
-        _say(f"\n{printable(model, 80)}\n{_HEADER}")
+        _say(f"\n{printable(model, 80)}\nIn-sample residuals, at the loads that the law is fitted to:\n{_HEADER}")
         for row in (row for row in residuals if row["model"] == model):
             ttft, tpot = (row[f"{name}_fitted_ms"] / row[f"{name}_mean_ms"] - 1 for name in ("ttft", "tpot"))
             _say(
                 f"{row['load']:>12} {row['in_system']:10.2f} {row['requests']:9,}"
-                f" {row['ttft_mean_ms']:10.2f} {100 * ttft:+7.2f} % {_sign(row['ttft_from_neighbours_pct'])}"
-                f" {row['tpot_mean_ms']:10.3f} {100 * tpot:+7.2f} % {_sign(row['tpot_from_neighbours_pct'])}"
-                f"  {row['verdict']}"
+                f" {row['ttft_mean_ms']:10.2f} {100 * ttft:+7.2f} %"
+                f" {row['tpot_mean_ms']:10.3f} {100 * tpot:+7.2f} %  {row['verdict']}"
             )
+        mine = [row for row in errors if row["model"] == model]
+        _tell_errors([row for row in mine if row["kind"] == "rows"])
+        _tell_errors([row for row in mine if row["kind"] != "rows"])
         _say(f"  {_tell_slope(fit)}")
 
 
 _HEADER = """\
-                                     TTFT ms      law      between    TPOT ms      law      between
-        load  in system  requests       mean    − mean   neighbours      mean    − mean   neighbours"""
+                                     TTFT ms      law    TPOT ms      law
+        load  in system  requests       mean    − mean       mean    − mean"""
+_HELD_HEADER = """\
+                                      TTFT    TPOT    TPOT    TPOT    TPOT     ITL     ITL     ITL
+        load  in system  requests     mean    mean     P50     P95     P99     P50     P95     P99"""
+_HELD = {
+    "rows": "In-sample errors, in %, of percentiles too: each load predicted by the fit of all loads:",
+    "loads": "Out-of-sample errors, in %: each load predicted by a fit of the other loads:",
+    "blocks": "Out-of-sample errors, in %: half of each point, in blocks, predicted by a fit of the other half\n"
+    "(fewer than three loads: interpolation between loads is not tested):",
+}
 
 
-def _sign(pct: float | None) -> str:
-    return "         –  " if pct is None else f"{pct:+8.1f} %  "
+def _tell_errors(held: list[Table]) -> None:
+    if not held:
+        _say("Out-of-sample errors: not determinable, too few requests to leave any out")
+        return
+    _say(f"{_HELD[held[0]['kind']]}\n{_HELD_HEADER}")
+    for row in held:
+        errors = "".join(f"{'–':>8}" if pct is None else f"{pct:+8.1f}" for pct in row["error_pct"].values())
+        _say(f"{row['load']:>12} {row['in_system']:10.2f} {row['requests']:9,} {errors}")
 
 
 def _tell_slope(fit: _ModelFit) -> str:
@@ -253,57 +324,21 @@ def _tell_slope(fit: _ModelFit) -> str:
 
 
 def _header(found: "Run", models: dict[str, _ModelFit]) -> str:
+    from cadenza.report.profile import quote
+
     simulated = " The run itself was SIMULATED: no hardware was measured." if found.manifest.simulated else ""
     lines = [
         f"Fitted by cadenza fit from a run of {found.manifest.started} against {_server(found)}.{simulated}",
-        "Each row: the ok requests that ended in the steady window of the points at one load. in_system: requests in",
+        "Each row: the measured ok requests of the points at one load. in_system: requests in",
         "flight, averaged over the tokens; ttft_ms, step_ms: means; a spread: of each 1/32 of the values, fastest",
         "first, its mean over the mean of all. Between rows the law is linear; beyond the last it is extrapolated.",
+        "domain: the loads and lengths that were measured; *_pct: the largest errors, in %.",
     ]
     for model, fit in models.items():
         requests, gaps = (sum(getattr(row, name) for row in fit.fitted.rows) for name in ("requests", "gaps"))
-        lines.append(f"{_quote(model)}: {requests:,} requests, {gaps:,} gaps, rows: {len(fit.fitted.rows)}.")
+        lines.append(f"{quote(model)}: {requests:,} requests, {gaps:,} gaps, rows: {len(fit.fitted.rows)}.")
         lines.append(f"  {_tell_slope(fit)}")
     return "".join(f"# {line}\n" for line in lines)
-
-
-def _render(profile: Table, header: str) -> str:
-    """The profile as TOML: what this verb writes, not TOML at large."""
-    limits, models = profile["limits"], profile["models"]
-    parts = [header, _pairs({key: profile[key] for key in ("name", "hardware")}), "[limits]\n" + _pairs(limits)]
-    for model in models:
-        measured = model["measured"]
-        parts.append("[[models]]\n" + _pairs({key: model[key] for key in ("name", "thinking")}))
-        plain = {key: value for key, value in measured.items() if key not in ("rows", "source")}
-        parts.append("[models.measured]\n" + _pairs(plain))
-        parts.append("[models.measured.source]\n" + _pairs(measured["source"]))
-        parts += ["[[models.measured.rows]]\n" + _pairs(row) for row in measured["rows"]]
-    return "\n".join(parts)
-
-
-def _pairs(table: Table) -> str:
-    return "".join(f"{key} = {_value(value)}\n" for key, value in table.items())
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return _quote(value)
-    if isinstance(value, list):
-        items = [_value(item) for item in value]
-        if len(items) <= 8:
-            return f"[{', '.join(items)}]"
-        lines = [", ".join(items[i : i + 8]) for i in range(0, len(items), 8)]
-        return "[\n  " + ",\n  ".join(lines) + ",\n]"
-    return repr(value)
-
-
-def _quote(text: str) -> str:
-    """A TOML basic string; JSON's escapes are TOML's, and it leaves only DEL as it is."""
-    import msgspec
-
-    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
 
 
 def _round(value: float) -> float:

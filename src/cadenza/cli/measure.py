@@ -15,6 +15,7 @@ from cadenza.cli.main import EXIT_INTERRUPTED
 from cadenza.cli.reach import Reached, reach
 from cadenza.cli.signals import stop_on_signals
 from cadenza.engine.face import Face
+from cadenza.engine.laws.catalogue import find_domains
 from cadenza.engine.profile import load as load_profile
 from cadenza.errors import CadenzaError, StoreError
 from cadenza.load.memory import MemoryTransport
@@ -165,7 +166,9 @@ def _manifest(spec: Spec, reached: Reached) -> Manifest:
     points = lay_out(spec, models, response_s(spec, server, models[0]))
     # What this machine's client can read in a second bounds nothing in virtual time.
     calibration = None if spec.virtual else find_calibration()
+    domains = {} if spec.engine is None else find_domains(load_profile(spec.engine), spec.timing)
     for point in points:
+        point.domain, point.arrivals = domains.get(point.model), spec.arrivals if point.model in domains else None
         point.ceiling_events_per_s = None if calibration is None else calibration.events_per_s
     for point in points:  # an unreadable dataset or a bad arrival law is told now, not after an hour
         next(draw_requests(spec, point))

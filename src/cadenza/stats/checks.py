@@ -8,6 +8,7 @@ from cadenza.record import Point, PointStatus
 from cadenza.stats.client_checks import check_client
 from cadenza.stats.columns import Columns
 from cadenza.stats.concurrency import little
+from cadenza.stats.extrapolation import check_extrapolation
 from cadenza.stats.latency import dispatch_lag_ms, itl_ms, latency_ms, ttft_ms
 from cadenza.stats.load_checks import check_load
 from cadenza.stats.requests import Failure, Requests
@@ -33,6 +34,7 @@ def examine(point: Point, columns: Columns, window: Window, requests: Requests, 
         _check_stamps(columns),
         _check_gaps(columns),
         *_check_tokens(columns),
+        *check_extrapolation(point, columns),
     ]
 
 

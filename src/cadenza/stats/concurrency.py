@@ -22,6 +22,12 @@ def in_flight(columns: Columns) -> tuple[Floats, Ints]:
     return times[order], np.cumsum(steps[order])
 
 
+def level_at(columns: Columns, times_ms: Floats) -> Ints:
+    """Requests in flight at each of `times_ms` (k,), none of them before the first dispatch."""
+    times, level = in_flight(columns)
+    return level[np.searchsorted(times, times_ms, side="right") - 1]
+
+
 def peak_in_flight(columns: Columns) -> int:
     """**Peak in flight**: the greatest level; 0 where nothing was sent."""
     _, level = in_flight(columns)

@@ -7,10 +7,9 @@ import msgspec
 import numpy as np
 
 from cadenza.stats import latency
-from cadenza.stats.columns import Columns, Floats
-from cadenza.stats.concurrency import in_flight
+from cadenza.stats.columns import Columns, Floats, Ints
+from cadenza.stats.concurrency import level_at
 from cadenza.stats.intervals import t_quantile
-from cadenza.stats.window import Window
 
 # As many as the engine deals before it begins anew (`engine.timing.Deck`): so many draws give back the mean exactly.
 SHARES = 32
@@ -20,19 +19,24 @@ NAN = float("nan")
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """What a fit takes from one point: the `ok` requests that ended in its window.
+    """What a fit takes from one point: its measured `ok` requests.
 
     in_system    see `take_sample`
     ttft_ms, prompt_tok   (n,) of each request; NaN where the prompt's length is not known
     gap_ms       (k,) gaps between events per token of the request, pooled; not the first ones
+    gap_level, gap_request   (k,) requests in flight at each gap's midpoint, and the request that it is of
     tpot_ms      mean TPOT, to hold the fit against
+    tpot_each_ms   (m,) TPOT of each request that has one
     """
 
     in_system: float
     ttft_ms: Floats
     prompt_tok: Floats
     gap_ms: Floats
+    gap_level: Ints
+    gap_request: Ints
     tpot_ms: float
+    tpot_each_ms: Floats
 
 
 class Slope(msgspec.Struct, frozen=True):
@@ -72,8 +76,8 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     slope: Slope
 
 
-def take_sample(columns: Columns, window: Window) -> Sample | None:
-    """**Load of a fit**: requests in flight, averaged over the midpoints of the window's gaps between tokens.
+def take_sample(columns: Columns) -> Sample | None:
+    """**Load of a fit**: requests in flight, averaged over the midpoints of the gaps between tokens.
 
     C in a closed loop. In an open one the number swings, and a step or an arrival rather happens while it is high: with
     Poisson arrivals of mean L in flight both meet L + 1 (themselves included), which the time average would miss. So
@@ -82,7 +86,7 @@ def take_sample(columns: Columns, window: Window) -> Sample | None:
     **Gap per token**: event gap · (events − 1) / tokens after the first stamp, of its request: ITL where an event is a
     token, and its mean over a request is TPOT always. The first gap of a request is left out where there are others:
     from its own prefill to a step of all, it is half a step to one and a half, and in the re-simulation it comes by
-    itself. None: no request with a TPOT above 0 ended in the window.
+    itself. None: no measured request has a TPOT above 0.
     """
     ttft, tpot = latency.ttft_ms(columns), latency.tpot_ms(columns)
     inside = columns.measured & columns.ok & (ttft > 0)
@@ -95,15 +99,17 @@ def take_sample(columns: Columns, window: Window) -> Sample | None:
     mine = later if later.any() else mine
     events = np.diff(columns.event_start)
     share = (events - 1) / columns.later_tok
-    times, level = in_flight(columns)
-    midpoints = (columns.event_ms[1:] + columns.event_ms[:-1])[mine] / 2
+    level = level_at(columns, (columns.event_ms[1:] + columns.event_ms[:-1])[mine] / 2)
     prompts = columns.prompt_tok if np.isfinite(columns.prompt_tok[inside]).all() else columns.aimed_tok
     return Sample(
-        in_system=float(level[np.searchsorted(times, midpoints, side="right") - 1].mean()),
+        in_system=float(level.mean()),
         ttft_ms=ttft[inside],
         prompt_tok=prompts[inside],
         gap_ms=np.diff(columns.event_ms)[mine] * share[owner[1:][mine]],
+        gap_level=level,
+        gap_request=owner[1:][mine],
         tpot_ms=float(tpot[counted].mean()),
+        tpot_each_ms=tpot[counted],
     )
 
 
@@ -159,17 +165,6 @@ def spread(values: Floats, shares: int = SHARES) -> Floats:
     # Differences of sums are right to their last digits only, which must not make a share fall.
     rising: Floats = np.maximum.accumulate(np.maximum(np.diff(sums), 0.0))
     return rising * (shares / float(sums[-1]))
-
-
-def predict_from_neighbours(at: Sequence[float], values: Sequence[float]) -> Floats:
-    """**Left-out prediction**: (n,) each value from a straight line between its neighbours. NaN: the first and last.
-
-    How far it is from the value itself says what interpolation between the rows is worth.
-    """
-    predicted = np.full(len(at), NAN)
-    for i in range(1, len(at) - 1):
-        predicted[i] = np.interp(at[i], [at[i - 1], at[i + 1]], [values[i - 1], values[i + 1]])
-    return predicted
 
 
 def _group(samples: Sequence[Sample]) -> list[tuple[int, ...]]:

@@ -7,6 +7,7 @@ import numpy as np
 from cadenza.record import LoadLabel, Outcome, Point, Record
 from cadenza.stats import latency
 from cadenza.stats.columns import Columns
+from cadenza.stats.extrapolation import note_unknown
 from cadenza.stats.streaming import notes_streaming
 from cadenza.stats.throughput import rate_per_s
 
@@ -21,6 +22,7 @@ def list_notes(point: Point, records: Sequence[Record], columns: Columns, per_ev
         *_note_wait(point, columns),
         *_remarks(records, per_event),
         *notes_streaming(columns),
+        *note_unknown(point, columns),
     ]
 
 

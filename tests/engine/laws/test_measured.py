@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from cadenza.domain import Domain, Lengths
 from cadenza.engine.laws.measured import Measured, MeasuredFit, MeasuredRow
 from cadenza.hardware.batch import Batch
 
@@ -47,15 +48,19 @@ def test_one_row_is_constant() -> None:
     assert {one.step_ns(batch(n), 0.5) for n in (1, 4, 400)} == {20 * MS}
 
 
-def test_what_is_beyond_the_rows_is_flagged() -> None:
-    two = law(*TWO)
-    assert not two.extrapolates(6)
-    assert two.extrapolates(7)
-    assert two.furthest == 0
-    two.step_ns(batch(3), 0.5)
-    two.prefill_ns(10, 9, 0.5)
-    two.step_ns(batch(8), 0.5)
-    assert two.furthest == 9
+def test_a_law_keeps_where_it_was_measured_or_else_the_loads_of_its_rows() -> None:
+    old = law(*TWO).domain
+    assert old == Domain(in_system=(2, 6))
+    assert not old.recorded
+    measured = Domain(in_system=(2.0, 6.0), peak_in_flight=7, loads=("CLOSED",))
+    assert Measured(MeasuredFit(rows=TWO, domain=measured)).domain is measured
+    assert measured.recorded
+
+
+@pytest.mark.parametrize("ends", [(5.0, 4.0), (-1.0, 4.0), (1.0, float("inf")), (float("nan"), 1.0)])
+def test_lengths_that_make_no_sense_are_refused(ends: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="the lower one first"):
+        Lengths(mean=(1, 2), range=ends)
 
 
 def test_a_longer_prompt_takes_longer_by_the_slope() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from cadenza.domain import Domain
 from cadenza.engine.laws.calibrated import Calibrated
 from cadenza.engine.laws.measured import Measured
 from cadenza.engine.laws.physics import Physics
@@ -59,3 +60,12 @@ def make_law(profile: Profile, model: Model, timing: str | None = None) -> Timin
 def laws_of(profile: Profile, model: Model) -> list[str]:
     """Names of the laws that there is data for."""
     return [name for name, make in LAWS.items() if make(profile, model) is not None]
+
+
+def find_domains(profile: Profile, timing: str | None = None) -> dict[str, Domain]:
+    """Model → where its profile was measured, for the models that run by the measured law.
+
+    A profile that does not record it has the loads of its rows only. Raises what `make_law` raises.
+    """
+    laws = {model.name: make_law(profile, model, timing) for model in profile.models}
+    return {name: law.domain for name, law in laws.items() if isinstance(law, Measured)}

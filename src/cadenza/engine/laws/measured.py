@@ -8,6 +8,7 @@ from itertools import pairwise
 import msgspec
 
 from cadenza.clock import NS_PER_MS
+from cadenza.domain import Domain
 from cadenza.hardware.batch import Batch
 
 Spread = tuple[float, ...]
@@ -60,6 +61,7 @@ class MeasuredFit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     prompt_tok                the mean prompt of the run; 0: the server did not count
     ttft_ms_per_prompt_tok    what a token of prompt more adds to the first token's time; 0: not distinguishable from 0
     slope_interval            its 99 % interval; empty: not determinable
+    domain                    loads and lengths that were measured; None: not recorded
     """
 
     rows: tuple[MeasuredRow, ...]
@@ -67,6 +69,7 @@ class MeasuredFit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ttft_ms_per_prompt_tok: float = 0.0
     slope_interval: tuple[float, ...] = ()
     source: MeasuredSource = MeasuredSource()
+    domain: Domain | None = None
 
     def __post_init__(self) -> None:
         at = [row.in_system for row in self.rows]
@@ -80,8 +83,8 @@ class Measured:
     """`TimingLaw` of one model, from its rows.
 
     Means are linear in the number in the system between rows, the first row's below it, and go on beyond the last row
-    with the slope of the last two, if that is not negative: `extrapolates` says so, and `furthest` is the largest
-    number that was asked for.
+    with the slope of the last two, if that is not negative. The law itself does not know the load that it is put
+    under: `domain` is kept with the points of a run, and `stats.extrapolation` names what lies outside of it.
 
     What drives a step is the gap between tokens, not TPOT. All requests of a batch share its step, so its spread is
     that of the gaps; TPOT is already a mean over a hundred steps, and steps drawn from its spread would give gaps
@@ -95,21 +98,18 @@ class Measured:
 
     def __init__(self, fit: MeasuredFit) -> None:
         at = [row.in_system for row in fit.rows]
-        self._last = at[-1]
+        self.domain = fit.domain or Domain(in_system=tuple(at))
         self._step = _Curve(at, [row.step_ms for row in fit.rows], [row.step_spread for row in fit.rows])
         self._ttft = _Curve(at, [row.ttft_ms for row in fit.rows], [row.ttft_spread for row in fit.rows])
         self._prompt_tok = fit.prompt_tok
         self._per_tok_ms = fit.ttft_ms_per_prompt_tok
-        self.furthest = 0
 
     def step_ns(self, batch: Batch, quantile: float) -> int:
         """One step's length, in ns, by how many requests are in the system (`batch.sequences`)."""
-        self.furthest = max(self.furthest, batch.sequences)
         return _ns(self.step_ms(batch.sequences, quantile))
 
     def prefill_ns(self, prompt_tok: int, in_system: int, quantile: float) -> int | None:
         """Admission to the first token, in ns; never None, since what was measured includes the prefill."""
-        self.furthest = max(self.furthest, in_system)
         return _ns(self.ttft_ms(prompt_tok, in_system, quantile))
 
     def request_ns(self) -> int:
@@ -124,10 +124,6 @@ class Measured:
         """As `prefill_ns`, unrounded; never below 0, however short the prompt."""
         longer_ms = self._per_tok_ms * (prompt_tok - self._prompt_tok) if self._per_tok_ms else 0.0
         return max(0.0, self._ttft.ms(in_system, quantile) + longer_ms)
-
-    def extrapolates(self, in_system: float) -> bool:
-        """Whether so many requests in the system are more than any row's, half a request of scatter allowed."""
-        return in_system > self._last + 0.5
 
 
 class _Curve:
