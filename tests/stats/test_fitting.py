@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from cadenza.record import Record
+from cadenza.record import Outcome, Phase, Record
 from cadenza.stats.columns import Columns, Floats
 from cadenza.stats.fitting import Sample, fit_rows, fit_slope, spread, take_sample
-from cadenza.stats.window import Window
 from support.columns import rec
 
 
@@ -24,8 +23,8 @@ def sample(in_system: float, ttft: Floats, gaps: Floats, prompts: Floats | None 
     )
 
 
-def take(records: list[Record], end_ms: float = 1e9) -> Sample:
-    found = take_sample(Columns.of(records), Window(-1, end_ms, "steady", "test"))
+def take(records: list[Record]) -> Sample:
+    found = take_sample(Columns.of(records))
     assert found is not None
     return found
 
@@ -43,13 +42,14 @@ def test_a_sample_of_hand_made_records() -> None:
     assert found.gap_request.tolist() == [0, 0, 1, 1]
 
 
-def test_only_what_ended_well_in_the_window_counts() -> None:
+def test_only_measured_requests_that_ended_well_count() -> None:
     records = [rec(0, 0, [10, 20]), rec(1, 0, [30, 90]), rec(2, 0, [5, 6], done=7), rec(3, 0, [], done=8, tokens=0)]
-    records[2].outcome = records[2].outcome.__class__.TRUNCATED
-    assert take(records, end_ms=50).gap_ms.tolist() == [10]
-    assert take_sample(Columns.of(records[3:]), Window(-1, 50, "steady", "test")) is None
+    records[1].phase = Phase.COOLDOWN
+    records[2].outcome = Outcome.TRUNCATED
+    assert take(records).gap_ms.tolist() == [10]
+    assert take_sample(Columns.of(records[3:])) is None
     single = [rec(0, 0, [10], tokens=1)]
-    assert take_sample(Columns.of(single), Window(-1, 50, "steady", "test")) is None
+    assert take_sample(Columns.of(single)) is None
 
 
 def test_gaps_of_events_with_several_tokens_are_per_token() -> None:
@@ -80,8 +80,11 @@ def test_under_poisson_arrivals_the_load_is_one_more_than_the_time_average() -> 
     rng = np.random.default_rng(3)
     starts = np.cumsum(rng.exponential(50.0, 4000))
     records = [rec(k, start, [start + 20 * j for j in range(1, 21)]) for k, start in enumerate(starts)]
-    found = take_sample(Columns.of(records), Window(1000, float(starts[-1]), "steady", "test"))
-    assert found is not None
+    for record in records[:40]:  # the system fills
+        record.phase = Phase.WARMUP
+    for record in records[-40:]:  # nobody comes after them
+        record.phase = Phase.COOLDOWN
+    found = take(records)
     assert found.in_system == pytest.approx(9, rel=0.03)
 
 

@@ -6,11 +6,8 @@ import pytest
 from cadenza.record import Record
 from cadenza.stats.columns import Columns, Floats
 from cadenza.stats.fitting import Sample, fit_rows
-from cadenza.stats.window import Window
 from cadenza.sweep.holdout import FIGURES, hold_out, law_of, reproduce, split_sample, worst
 from support.columns import rec
-
-EVER = Window(-1, 1e9, "steady", "test")
 
 
 def sample(load: int, ttft_ms: float, gaps: Floats, tpot: Floats | None = None) -> Sample:
@@ -84,12 +81,12 @@ def test_with_two_rows_the_odd_blocks_are_predicted_by_the_even_ones() -> None:
 def test_a_sample_is_split_by_blocks_in_the_order_of_dispatch() -> None:
     # Sixteen requests in eight blocks of two; the TTFT of each tells which it is. Records are not in order.
     records: list[Record] = [rec(n, 100.0 * n, [100 * n + 10 + n, 100 * n + 50]) for n in range(16)]
-    halves = split_sample(Columns.of(records[::-1]), EVER)
+    halves = split_sample(Columns.of(records[::-1]))
     assert halves is not None
     even, odd = (sorted((one.ttft_ms - 10).round().astype(int).tolist()) for one in halves)
     assert even == [0, 1, 4, 5, 8, 9, 12, 13]
     assert odd == [2, 3, 6, 7, 10, 11, 14, 15]
-    assert split_sample(Columns.of(records[:1]), EVER) is None
+    assert split_sample(Columns.of(records[:1])) is None
 
 
 def test_a_law_without_the_rounding_of_a_file() -> None:
