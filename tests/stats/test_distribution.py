@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.stats.distribution import Distribution
+from cadenza.stats.intervals import quantile_interval
 
 
 def test_percentiles_interpolate_linearly() -> None:
@@ -130,6 +131,13 @@ def test_a_lower_bound_has_no_upper_end() -> None:
         assert name not in found.needed
     # The p50 and its interval are far from where 30 values matter.
     assert found.intervals["p50"] == pytest.approx(whole.intervals["p50"], rel=0.01)
+    # Where a percentile stands, its upper end is that of a series in which they are larger than all others.
+    ranks = np.random.default_rng(5).permutation(400).astype(np.float64)
+    one = Distribution.of(ranks, in_time_order=True, censored=np.array([382.0]))
+    assert "p95" not in one.bounds
+    least, most = (quantile_interval(np.append(ranks, at), 0.95) for at in (382.0, 1e9))
+    assert least.high < most.high
+    assert one.intervals["p95"] == (least.low, most.high)
     # The p95 stands, but its upper end lies among those that never ended.
     many = Distribution.of(values[:400], in_time_order=True, censored=np.full(15, 200.0))
     assert "p95" not in many.bounds

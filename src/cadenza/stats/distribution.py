@@ -123,7 +123,7 @@ def _raised(ended: Floats, kept: Floats) -> list[str]:
 def _intervals(
     values: Floats, above: Floats, bounds: tuple[str, ...], round_size: int, phases: float
 ) -> dict[str, Any]:
-    """Of all figures, with censored values at their bound, and `above` all others: an end that these move is none."""
+    """Of all figures. Lower ends are those with censored values at their bound, upper ends with these `above` all."""
     figures = {"mean": mean_interval(values, round_size=round_size, phases=phases)}
     ends = {"mean": figures["mean"].high}
     for name, q in _QUANTILES.items():
@@ -131,8 +131,10 @@ def _intervals(
         ends[name] = figures[name].high
         if above is not values:
             ends[name] = quantile_interval(above, q, round_size=round_size, phases=phases).high
+    # An upper end that lies among the censored, which alone are above the largest value, is none.
+    largest = values.max()
     found = {
-        name: (one.low, one.high if name not in bounds and ends[name] == one.high else math.nan)
+        name: (one.low, ends[name] if name not in bounds and ends[name] <= largest else math.nan)
         for name, one in figures.items()
     }
     return {
