@@ -131,12 +131,13 @@ def healthy(judges: list[Judge], sizes: list[int], seeds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[128, 256, 500, 1000])
+    parser.add_argument("--sizes", type=int, nargs="*", default=[128, 256, 500, 1000])
     parser.add_argument("--healthy-sizes", type=int, nargs="*", default=[128, 500])
     parser.add_argument("--before", type=Path, help="an older steady.py, with examine_series")
     given = parser.parse_args()
     judges = [*([load_before(given.before)] if given.before else []), now]
-    power(judges, given.sizes, given.seeds)
+    if given.sizes:
+        power(judges, given.sizes, given.seeds)
     if given.healthy_sizes:
         columns = ["before", "now"][-len(judges) :]
         print("\n| healthy series | " + " | ".join(columns) + " |\n| :--- |" + " ---: |" * len(judges))
