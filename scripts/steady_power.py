@@ -101,12 +101,12 @@ def series_of(records: list[Record], around: float | None) -> tuple[Floats, Floa
     return ttft, tpot, around or float((done - sent).sum() / (sent.max() - sent.min()))
 
 
-def healthy(judges: list[Judge], sizes: list[int], seeds: int) -> None:
+def healthy(judges: list[Judge], sizes: list[int], seeds: range) -> None:
     for n in sizes:
         for phi in (0.0, 0.5, 0.7, 0.85):
-            drawn = [1 + 0.2 * autoregressive(np.random.default_rng(s), phi, n) for s in range(seeds)]
+            drawn = [1 + 0.2 * autoregressive(np.random.default_rng(s), phi, n) for s in seeds]
             alarms(f"AR(1), {phi}, n = {n}", judges, [(v, v, 1.0) for v in drawn])
-        exponential = [np.random.default_rng(s).exponential(size=n) for s in range(seeds)]
+        exponential = [np.random.default_rng(s).exponential(size=n) for s in seeds]
         alarms(f"exponential, n = {n}", judges, [(v, v, 1.0) for v in exponential])
     from support.batching import Server, closed_records, fixed, heavy, open_records, uniform
 
@@ -114,13 +114,12 @@ def healthy(judges: list[Judge], sizes: list[int], seeds: int) -> None:
         for label, lengths in (("uniform", uniform()), ("fixed", fixed()), ("heavy", heavy())):
             for slots in (c for c in (4, 16, 64) if n >= 6 * c):
                 runs = (
-                    closed_records(Server(seed=s), slots, lengths, warmup=2 * slots, measured=n, seed=s)
-                    for s in range(seeds)
+                    closed_records(Server(seed=s), slots, lengths, warmup=2 * slots, measured=n, seed=s) for s in seeds
                 )
                 alarms(f"closed C = {slots}, {label}, n = {n}", judges, [series_of(r, slots) for r in runs])
             for load in (0.3, 0.5, 0.6, 0.8):
                 pairs = []
-                for s in range(seeds):
+                for s in seeds:
                     rng, server = np.random.default_rng(s + 10**6), Server(seed=s)
                     due = np.cumsum(rng.exponential(1000 / (load * server.capacity_per_s(32.0)), n + 656))
                     drawn_lengths = lengths(rng, n + 656)
@@ -131,16 +130,18 @@ def healthy(judges: list[Judge], sizes: list[int], seeds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[128, 256, 500, 1000])
+    parser.add_argument("--first", type=int, default=0, help="first seed of the healthy series")
+    parser.add_argument("--sizes", type=int, nargs="*", default=[128, 256, 500, 1000])
     parser.add_argument("--healthy-sizes", type=int, nargs="*", default=[128, 500])
     parser.add_argument("--before", type=Path, help="an older steady.py, with examine_series")
     given = parser.parse_args()
     judges = [*([load_before(given.before)] if given.before else []), now]
-    power(judges, given.sizes, given.seeds)
+    if given.sizes:
+        power(judges, given.sizes, given.seeds)
     if given.healthy_sizes:
         columns = ["before", "now"][-len(judges) :]
         print("\n| healthy series | " + " | ".join(columns) + " |\n| :--- |" + " ---: |" * len(judges))
-        healthy(judges, given.healthy_sizes, given.seeds)
+        healthy(judges, given.healthy_sizes, range(given.first, given.first + given.seeds))
 
 
 if __name__ == "__main__":

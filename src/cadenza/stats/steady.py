@@ -289,7 +289,7 @@ def _level(values: Floats) -> float:
 
 
 def _extremes(values: Floats, fit: _Fit) -> tuple[float, float]:
-    """The first and the second extreme of the sine or the line that fits the values, within Tukey's outer fences, best."""
+    """First and second extreme of the sine or line that fits the values within Tukey's outer fences best."""
     n = len(values)
     place = (np.arange(n) + 0.5) / n
     angle = 2 * np.pi * fit.periods * place
