@@ -180,12 +180,7 @@ def summarise_point(
         status=point.status,
         verdict=verdict,
         reasons=reasons,
-        notes=[
-            *_note_rate(point, offered, achieved),
-            *_note_wait(point, columns, inside),
-            *_notes(records, per_event),
-            *notes_streaming(columns),
-        ],
+        notes=[*_note_rate(point, offered, achieved), *_note_wait(point, columns, inside), *_notes(records, columns)],
         checks=checks,
         requests=requests,
         failures=failures,
@@ -354,10 +349,10 @@ def _note_wait(point: Point, columns: Columns, inside: Bools) -> list[str]:
     return [f"user TTFT and TTFT from dispatch differ by the wait to be sent: {told}"]
 
 
-def _notes(records: Sequence[Record], per_event: float) -> list[str]:
+def _notes(records: Sequence[Record], columns: Columns) -> list[str]:
     """Worth knowing, and no reason to doubt."""
-    notes = []
-    if per_event > 1.005:
+    notes = notes_streaming(columns)
+    if (per_event := tokens_per_event(columns)) > 1.005:
         notes.append(f"{per_event:.2f} tokens an event: ITL is per event, not per token")
     remarks: dict[str, int] = {}
     for record in records:
