@@ -61,7 +61,9 @@ def shown(summary: Summary) -> str:
 
 def mixed() -> Summary:
     """A point with everything that can be said about one: failures, few requests, hostile text."""
-    records: list[Record] = [rec(k, 40.0 * k, [40.0 * k + 20, 40.0 * k + 40], tokens=4) for k in range(40)]
+    records: list[Record] = [
+        rec(k, 40.0 * k, [40.0 * k + 20, 40.0 * k + 40], tokens=4, event_tokens=[1, 3]) for k in range(40)
+    ]
     evil = "HTTP 503: \x1b[31m[bold]busy[/bold] | `x`"
     records[7] = msgspec.structs.replace(records[7], outcome=Outcome.HTTP_ERROR, event_ns=[], detail=evil)
     records[8] = msgspec.structs.replace(records[8], outcome=Outcome.HTTP_ERROR, event_ns=[], detail=evil)
