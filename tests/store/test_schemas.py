@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.cli.main import main
-from cadenza.record import SCHEMA, Outcome
+from cadenza.record import SCHEMA, Outcome, Phase
 from cadenza.store.rundir import read_run
 
 RUNS = Path(__file__).parents[1] / "golden" / "runs"
@@ -31,6 +31,12 @@ def test_its_records_and_its_figures_are_what_they_were(schema: int, capsys: pyt
     for new, old in zip(now["points"], then["points"], strict=True):
         for name in ("model", "concurrency", "requests", "output_tokens", "throughput_tok_per_s", "speedup"):
             assert new[name] == old[name], name
-        for name in ("ttft_ms", "tpot_ms", "itl_ms"):
-            assert new[name]["n"] == old[name]["n"]
-            assert new[name]["mean"] == pytest.approx(old[name]["mean"])
+        # The population is all measured requests, since schema 2; before, those that ended in the window.
+        mine = [r for r in records if r.point == new["index"] and r.phase is Phase.MEASURE and r.sent_ns is not None]
+        ttft = [(record.event_ns[0] - (record.sent_ns or 0)) / 1e6 for record in mine]
+        assert new["ttft_ms"]["n"] == len(mine) == new["requests"]["ok"]
+        assert new["ttft_ms"]["mean"] == pytest.approx(sum(ttft) / len(ttft))
+        gaps = sum(len(record.event_ns) - 1 for record in mine)
+        spans = sum(record.event_ns[-1] - record.event_ns[0] for record in mine) / 1e6
+        assert new["itl_ms"]["n"] == gaps
+        assert new["itl_ms"]["mean"] == pytest.approx(spans / gaps)

@@ -198,7 +198,7 @@ def _whole(flag: str, low: int) -> Callable[[str], int]:
 
 
 def _requests(text: str) -> int | str:
-    return text if text == "auto" else _whole("--requests (a number, or auto)", 1)(text)
+    return text if text == "auto" else _whole("--requests", 1)(text)
 
 
 def _time_s(flag: str, low: float, *, above: bool = False) -> Callable[[str], float]:

@@ -86,7 +86,8 @@ def take_sample(columns: Columns) -> Sample | None:
     **Gap per token**: event gap · (events − 1) / tokens after the first stamp, of its request: ITL where an event is a
     token, and its mean over a request is TPOT always. The first gap of a request is left out where there are others:
     from its own prefill to a step of all, it is half a step to one and a half, and in the re-simulation it comes by
-    itself. None: no measured request has a TPOT above 0.
+    itself. In a run without cooldown the gaps after the last dispatch are left out: the load falls. None: no measured
+    request has a TPOT above 0.
     """
     ttft, tpot = latency.ttft_ms(columns), latency.tpot_ms(columns)
     inside = columns.measured & columns.ok & (ttft > 0)
@@ -94,7 +95,12 @@ def take_sample(columns: Columns) -> Sample | None:
     if not counted.any():
         return None
     owner = columns.event_owner()
-    mine = (owner[1:] == owner[:-1]) & counted[owner[1:]]
+    held = np.ones(len(owner), dtype=bool)
+    if not columns.cooldown.any():
+        until_ms = float(np.nanmax(columns.sent_ms))
+        held = columns.event_ms <= until_ms if (columns.done_ms[counted] <= until_ms).any() else held
+        counted &= (columns.done_ms <= until_ms) | held.all()
+    mine = (owner[1:] == owner[:-1]) & inside[owner[1:]] & (tpot[owner[1:]] > 0) & held[1:]
     later = mine & (np.arange(1, len(owner)) > columns.event_start[owner[1:]] + 1)
     mine = later if later.any() else mine
     events = np.diff(columns.event_start)

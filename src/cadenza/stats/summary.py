@@ -181,13 +181,7 @@ def summarise_point(
         token_source=_token_source(columns),
         tokens_per_event=per_event,
         throughput_tok_per_s=throughput,
-        throughput_interval=rate_interval(
-            columns.event_ms,
-            columns.event_tok,
-            window.start_ms,
-            window.end_ms,
-            min_slice_ms=_round_ms(columns, window, rounds),
-        ),
+        throughput_interval=_throughput_interval(columns, window, rounds),
         requests_per_s=requests_per_s(columns, window),
         offered_per_s=offered,
         achieved_per_s=achieved,
@@ -240,10 +234,11 @@ def _latencies(columns: Columns, rounds: Rounds) -> dict[str, Distribution]:
     return found
 
 
-def _round_ms(columns: Columns, window: Window, rounds: Rounds) -> float:
-    """How long two rounds of requests take, in ms."""
+def _throughput_interval(columns: Columns, window: Window, rounds: Rounds) -> Interval:
+    """With slices of two rounds or more."""
     sent = int((columns.measured & np.isfinite(columns.sent_ms)).sum())
-    return 2 * rounds.size * 1000 * window.length_s / sent if sent else 0.0
+    slice_ms = 2 * rounds.size * 1000 * window.length_s / sent if sent else 0.0
+    return rate_interval(columns.event_ms, columns.event_tok, window.start_ms, window.end_ms, min_slice_ms=slice_ms)
 
 
 def _is_steady(checks: Sequence[Check]) -> bool:
