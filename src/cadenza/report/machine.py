@@ -38,6 +38,12 @@ class Block(NamedTuple):
     remarks: list[str]
 
 
+def name_loads(labels: Sequence[str]) -> str:
+    """Loads in a sentence: `C = 1, 4`, or `0.5/s, 2/s` where nothing bounds the requests in flight."""
+    is_open = labels and all(label.partition(" #")[0].endswith("/s") and " @ " not in label for label in labels)
+    return ", ".join(labels) if is_open else f"C = {', '.join(labels)}"
+
+
 def lay_out_machine(points: Sequence[PointSummary], label: Callable[[PointSummary], str]) -> Block | None:
     """One model's points; None: the machine was not watched."""
     watched = [(point, point.machine) for point in points if isinstance(point.machine, Machine)]
@@ -108,7 +114,7 @@ def _bottlenecks(points: Sequence[PointSummary], label: Callable[[PointSummary],
         if isinstance(found := point.bottleneck, Bottleneck):
             gap = _gap(point, point.machine) if isinstance(point.machine, Machine) else ""
             less = f" ({gap} unwatched)" if gap else ""
-            told.append(f"Bottleneck at C = {label(point)}{less}: {found.kind}; {'; '.join(found.evidence)}.")
+            told.append(f"Bottleneck at {name_loads([label(point)])}{less}: {found.kind}; {'; '.join(found.evidence)}.")
     return told
 
 
@@ -121,7 +127,7 @@ def _gap(point: PointSummary, machine: Machine) -> str:
 def _unwatched(watched: Sequence[tuple[PointSummary, Machine]], label: Callable[[PointSummary], str]) -> list[str]:
     """Where nobody looked for a while, and where means hold more than the steady part."""
     told = [
-        f"At C = {label(point)} nothing was seen of {', '.join(sorted(machine.unwatched_s))} for {gap}: "
+        f"At {name_loads([label(point)])} nothing was seen of {', '.join(sorted(machine.unwatched_s))} for {gap}: "
         "its figures are of the rest."
         for point, machine in watched
         if (gap := _gap(point, machine))
@@ -129,7 +135,7 @@ def _unwatched(watched: Sequence[tuple[PointSummary, Machine]], label: Callable[
     whole = [label(point) for point, machine in watched if machine.samples and machine.window != "window"]
     if whole:
         told.append(
-            f"Too few samples in the steady part at C = {', '.join(whole)}: some means above are of the whole point."
+            f"Too few samples in the steady part at {name_loads(whole)}: some means above are of the whole point."
         )
     return told
 
@@ -146,7 +152,7 @@ def _differences(points: Sequence[PointSummary], label: Callable[[PointSummary],
     ]
     told = []
     if agreeing:
-        told.append(f"Client and server count the same requests and tokens, within 1 %, at C = {', '.join(agreeing)}.")
+        told.append(f"Client and server count the same requests and tokens, within 1 %, at {name_loads(agreeing)}.")
     beyond = [
         f"{label(point)}: {_signed(found.ttft.beyond_ms)}"
         for point, found in held
@@ -166,10 +172,10 @@ def _signed(value: float) -> str:
 def _trouble(watched: Sequence[tuple[PointSummary, Machine]], label: Callable[[PointSummary], str]) -> list[str]:
     told = []
     for point, machine in watched:
-        told += [f"At C = {label(point)} {gpu.gpu} stopped answering." for gpu in machine.gpus if gpu.lost]
+        told += [f"At {name_loads([label(point)])} {gpu.gpu} stopped answering." for gpu in machine.gpus if gpu.lost]
         events = ", ".join(f"{count} × {name}" for name, count in machine.kernel.items())
         if events:
-            told.append(f"At C = {label(point)} the kernel's log had {printable(events)}.")
+            told.append(f"At {name_loads([label(point)])} the kernel's log had {printable(events)}.")
     return told
 
 

@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from cadenza.record import printable
-from cadenza.report.machine import Block, lay_out_machine
+from cadenza.report.machine import Block, lay_out_machine, name_loads
 from cadenza.stats.distribution import FLOORS, Distribution
 from cadenza.stats.goodput import Goodput
 from cadenza.stats.relative import drift_class, falling_note, spread_pct
@@ -219,11 +219,11 @@ def _figure(dist: Distribution, name: str, decimals: int) -> str:
 
 
 def _unsupported(dist: Distribution, name: str) -> bool:
-    return dist.n > 0 and name in dist.undersampled
+    return dist.n + dist.censored > 0 and name in dist.undersampled
 
 
 def _is_bound(dist: Distribution, name: str) -> bool:
-    return dist.n > 0 and name in getattr(dist, "bounds", ())
+    return name in dist.bounds
 
 
 def _drift(points: Sequence[PointSummary]) -> list[str]:
@@ -294,7 +294,7 @@ def _goodput(points: Sequence[PointSummary]) -> list[str]:
 
 
 def _kept(point: PointSummary, found: Goodput) -> str:
-    where = label(point) if point.concurrency is None else f"C = {label(point)}"
+    where = name_loads([label(point)])
     if not found.of + found.undecided:
         return f"{where}: no request to judge"
     low, high = (number(100 * share, 1) for share in found.share_range)
@@ -332,4 +332,4 @@ def _remarks(points: Sequence[PointSummary], written: Sequence[str]) -> list[str
         for text in (*point.reasons, *point.notes):
             if not any(text in sentence for sentence in written):
                 where.setdefault(printable(text, 400), []).append(label(point))
-    return [f"C = {', '.join(labels)}: {text}" if labels != [""] else text for text, labels in where.items()]
+    return [f"{name_loads(labels)}: {text}" if labels != [""] else text for text, labels in where.items()]

@@ -108,7 +108,8 @@ def _moved_by_end(point: Point, columns: Columns, window: Window) -> str | None:
         if not len(before) or not len(values):
             continue
         difference = float(values.mean() - before.mean())
-        if abs(difference) > (half if half == half else 0.05 * abs(float(values.mean()))):
+        mean = abs(float(values.mean()))
+        if abs(difference) > max(1e-3 * mean, half if half == half else 0.05 * mean):
             return f"without the requests that saw it fall, mean {name} differs by {-difference:+.3g} ms"
     return None
 
