@@ -11,7 +11,9 @@ from cadenza.domain import Domain
 
 # Record and manifest schema, one line a version. Readers accept every version listed here, for ever.
 #   1  2026-11: first
-SCHEMA = 1
+#   2  2026-12: figures are of all measured requests, followed to their end under the same load (phase cooldown, and its
+#      bound in the point); bytes of text in an answer
+SCHEMA = 2
 
 
 class Outcome(StrEnum):

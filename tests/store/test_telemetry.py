@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cadenza.record import SCHEMA
 from cadenza.store.telemetry import TELEMETRY, Header, Missed, TelemetryFile, TelemetryReader, locked, read_telemetry
 
 
@@ -40,7 +41,7 @@ def test_keys_are_written_once_until_they_change(tmp_path: Path) -> None:
         file.sample("x", values, at(number))
     lines = [json.loads(line) for line in (tmp_path / TELEMETRY).read_bytes().splitlines()]
     assert lines == [
-        {"schema": 1, "kind": "cadenza-telemetry", "interval_s": 0.5, "server_here": False, "simulated": False},
+        {"schema": SCHEMA, "kind": "cadenza-telemetry", "interval_s": 0.5, "server_here": False, "simulated": False},
         {"at_ns": 0, "source": "x", "series": ["a"], "values": [1]},
         {"at_ns": 1, "source": "x", "values": [2]},
         {"at_ns": 2, "source": "x", "series": ["a", "b"], "values": [3, 4.5]},

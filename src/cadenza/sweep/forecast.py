@@ -14,12 +14,15 @@ _AUTO_REQUESTS, _AUTO_ROUNDS = 130, 16
 
 
 def response_s(spec: Spec, server: Server, model: str) -> float | None:
-    """Seconds that an answer of the usual length takes with no other in flight; None: the trial did not say."""
+    """Seconds, by the run's clock, that an answer of the usual length takes with no other in flight; None: not known.
+
+    The trial was timed by a clock of its own, in real time.
+    """
     if server.trial_first_s is None or server.trial_token_s is None:
         return None
     point = Point(index=0, model=model, load=LoadLabel.CLOSED, concurrency=1, planned=_LENGTHS)
     lengths = [request.output_tokens for request in draw_requests(spec, point)]
-    return server.trial_first_s + server.trial_token_s * sum(lengths) / len(lengths)
+    return spec.speed * (server.trial_first_s + server.trial_token_s * sum(lengths) / len(lengths))
 
 
 class Forecast:
