@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.record import LoadLabel, Outcome, Point, PointStatus, Record
+from cadenza.record import SCHEMA, LoadLabel, Outcome, Point, PointStatus, Record
 from cadenza.stats.summary import Summary, relate, summarise, summarise_point, to_json
 from support.columns import closed, rec
 
@@ -53,7 +53,7 @@ def point(index: int, slots: int, planned: int) -> Point:
 
 def test_the_contract_holds() -> None:
     value = strict(to_json(summary([closed(1, 12)], lanes(0, 1, 20))))
-    assert value["schema"] == 1
+    assert value["schema"] == SCHEMA
     assert value["simulated"] is False
     (only,) = value["points"]
     assert set(only) >= CONTRACT

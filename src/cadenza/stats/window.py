@@ -47,8 +47,8 @@ def load_window(point: Point, columns: Columns) -> Window:
     """**Window**: while the load is held and measured requests fall due.
 
     Closed loop with C slots: from the first measured dispatch with all C slots filled (warm-up comes first and is not
-    drained) to the last measured dispatch. Open loop: from the first to the last intended start. Where fewer requests
-    end inside than there are slots (two at least), the whole run stands in for it, and the rule says so.
+    drained) to the last measured dispatch; where fewer requests end inside than there are slots (two at least), the
+    whole run stands in for it, and the rule says so. Open loop: from the first to the last intended start.
     """
     mine = columns.measured & np.isfinite(columns.sent_ms)
     if point.load is LoadLabel.CLOSED:
@@ -61,6 +61,8 @@ def load_window(point: Point, columns: Columns) -> Window:
         rule = "first to last intended start"
         starts = columns.intended_ms[columns.measured & (columns.intended_ms <= columns.done_ms)]
     window = Window(_edge(starts, first=True), _edge(starts, first=False), "steady", rule)
+    if point.load is not LoadLabel.CLOSED and window.length_s > 0:
+        return window  # whether it is long enough is the business of `stats.stability`
     needed = max(2, point.concurrency or 0)
     ended = int((columns.ok & window.holds(columns.done_ms)).sum())
     if ended >= needed:
