@@ -100,7 +100,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     concurrency: tuple[int, ...] = (1, 2, 4, 8, 16)
     rates_per_s: tuple[float, ...] = ()
     arrivals: str = "poisson"
-    requests: int | Literal["auto"] | None = None
+    requests: Annotated[int, msgspec.Meta(ge=1)] | Literal["auto"] | None = None
     max_time_s: Annotated[float, msgspec.Meta(gt=0, le=604_800.0)] = 900.0
     repeat: int = 1
     duration_s: float | None = None

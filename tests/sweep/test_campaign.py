@@ -28,7 +28,7 @@ TARGET = Target("http://engine", Origin("engine", ("127.0.0.1", 1)), "engine", "
 
 
 def measure(model: str, concurrency: int) -> PointSummary:
-    (point,) = lay_out(Spec(concurrency=(concurrency,), seed=SPEC.seed), [model])
+    (point,) = lay_out(Spec(engine="mi50-rx6900xt", concurrency=(concurrency,), seed=SPEC.seed), [model])
     phrasing = Phrasing(SPEC, Credentials(), [TARGET])
     engine = MemoryTransport(Face(profile.load("mi50-rx6900xt")))
     client = Client(engine, [TARGET.origin], phrasing.dialect, SPEC.timeouts)

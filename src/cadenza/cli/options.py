@@ -6,7 +6,7 @@ import os
 import random
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -29,66 +29,98 @@ _UNITS_MS = {"ms": 1, "s": 1000, "": 1}
 _QUANTITY = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*([^0-9\s]*)")
 
 
+class _HelpAll(argparse.Action):
+    """`--help-all`: prints the help with the `rare` flags in it, which `--help` leaves out."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, rare: Sequence[argparse.Action], help: str) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
+        self._texts = [(action, action.help) for action in rare]
+        for action in rare:
+            action.help = argparse.SUPPRESS
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        for action, text in self._texts:
+            action.help = text
+        parser.print_help()
+        parser.exit()
+
+
 def add_flags(parser: argparse.ArgumentParser, *, grid: bool) -> None:
     """Declare the flags. `grid`: lists are allowed where one point takes one value."""
-    several = ",…" if grid else ""
-    target = parser.add_argument_group("what to measure")
-    target.add_argument(
-        "--url", action="append", metavar="URL", help="base URL, e.g. http://localhost:8000 (repeatable)"
-    )
-    target.add_argument(
-        "--engine", metavar="PROFILE", help=f"the embedded engine (default, without --url: {DEFAULT_ENGINE})"
-    )
-    target.add_argument(
-        "--timing", metavar="LAW", help="the engine's: calibrated (default), calibrated:D, physics, measured"
-    )
-    target.add_argument("--speed", metavar="X", help="run the embedded engine X times faster than real time")
-    target.add_argument("--virtual", action="store_true", help="run it in virtual time: no waiting, no sockets")
-    target.add_argument(
-        "--model", action="append", metavar="NAME", help="model, repeatable; 'all' (default: the only one)"
-    )
-    target.add_argument("--api", choices=("chat", "completions"), help="API to speak (default: chat)")
-    load = parser.add_argument_group("load")
-    one = "1,2,4,8,16" if grid else "1"
-    load.add_argument("-c", "--concurrency", metavar="C" + several, help=f"requests in flight (default: {one})")
-    load.add_argument("--rate", metavar="R" + several, help="arrivals per second: open loop, or capped by -c")
-    load.add_argument("--arrivals", metavar="LAW", help="poisson (default), gamma:K or constant")
-    load.add_argument(
-        "--requests",
-        metavar="N",
-        help="measured requests a point, or auto: until throughput, TTFT and TPOT are known to ±5 %% and P95 has its "
-        "sample floor (default: auto; of the embedded engine 128, at least 12 a slot)",
-    )
-    load.add_argument("--max-time", metavar="T", help="all points together, with auto: 90s, 15m, 1h (default: 15m)")
-    load.add_argument("--quick", action="store_true", help="the same as --requests auto --max-time 2m")
-    load.add_argument("--duration", metavar="S", help="send for S seconds a point instead")
-    load.add_argument("--warmup", metavar="N", help="unmeasured requests first (default: two a slot)")
-    load.add_argument(
-        "--cooldown",
-        metavar="T",
-        help="follow measured requests for at most T after the last was due, under the same load (default: 60s)",
-    )
-    if grid:
-        load.add_argument("--repeat", metavar="K", help="measure the grid K times, in turn forwards and backwards")
-    load.add_argument("--seed", metavar="S", help="repeat a plan exactly (default: a new one each run)")
-    prompts = parser.add_argument_group("prompts")
-    prompts.add_argument(
-        "--prompts", metavar="P", help="builtin (default), random:N, random:LO:HI, sharegpt:FILE, jsonl:FILE"
-    )
-    prompts.add_argument("--output-tokens", metavar="N", help="N, or LO:HI drawn per request (default: 128:256)")
-    prompts.add_argument("--cache", choices=("unique", "reuse"), help="unique (default): no prompt hits a prefix cache")
-    prompts.add_argument("--extra-body", metavar="JSON", help="fields to merge into every request body")
-    access = parser.add_argument_group("access")
-    access.add_argument(
-        "--api-key-file", metavar="FILE", help=f"file with the API key (or the variable {KEY_VARIABLE})"
-    )
-    access.add_argument("--header", action="append", metavar="'N: V'", help="extra header; its value is kept nowhere")
+    rare = [
+        *_add_target(parser.add_argument_group("what to measure")),
+        *_add_load(parser.add_argument_group("load"), grid=grid),
+        *_add_prompts(parser.add_argument_group("prompts")),
+        *_add_access(parser.add_argument_group("access")),
+    ]
     output = parser.add_argument_group("output")
     output.add_argument("--out", metavar="DIR", help="folder for the run, new or empty (default: one below runs/)")
     output.add_argument("--slo", metavar="B", help=SLO_HELP)
     output.add_argument("--json", action="store_true", help="print the summary as JSON")
     output.add_argument("--quiet", action="store_true", help="no progress, no preflight screen")
     output.add_argument("--spec", metavar="FILE", help="settings from a TOML file or a run's manifest.json; flags win")
+    few = ", ".join(action.option_strings[0] for action in rare)
+    parser.add_argument("--help-all", action=_HelpAll, rare=rare, help=f"show all flags, also {few}")
+
+
+def _add_target(group: argparse._ArgumentGroup) -> list[argparse.Action]:
+    """The rare ones of them, as of every group."""
+    group.add_argument("--url", action="append", metavar="URL", help="base URL, e.g. http://localhost:8000, repeatable")
+    group.add_argument(
+        "--engine", metavar="PROFILE", help=f"the embedded engine (default, without --url: {DEFAULT_ENGINE})"
+    )
+    group.add_argument("--virtual", action="store_true", help="run it in virtual time: no waiting, no sockets")
+    group.add_argument(
+        "--model", action="append", metavar="NAME", help="model, repeatable; 'all' (default: the only one)"
+    )
+    timing = "timing law of the embedded engine: calibrated (default), calibrated:D, physics, measured"
+    return [
+        group.add_argument("--timing", metavar="LAW", help=timing),
+        group.add_argument("--speed", metavar="X", help="run the embedded engine X times faster than real time"),
+        group.add_argument("--api", choices=("chat", "completions"), help="API to speak (default: chat)"),
+    ]
+
+
+def _add_load(group: argparse._ArgumentGroup, *, grid: bool) -> list[argparse.Action]:
+    several, one = (",…", "1,2,4,8,16") if grid else ("", "1")
+    group.add_argument("-c", "--concurrency", metavar="C" + several, help=f"requests in flight (default: {one})")
+    group.add_argument("--rate", metavar="R" + several, help="arrivals per second: open loop, or capped by -c")
+    group.add_argument(
+        "--requests",
+        metavar="N",
+        help="measured requests a point, or auto: until throughput, TTFT and TPOT are known to ±5 %% and P95 has its "
+        "sample floor (default: auto; of the embedded engine 128, at least 12 a slot)",
+    )
+    group.add_argument("--max-time", metavar="T", help="all points together, with auto: 90s, 15m, 1h (default: 15m)")
+    group.add_argument("--quick", action="store_true", help="the same as --requests auto --max-time 2m")
+    group.add_argument("--duration", metavar="S", help="send for S seconds a point instead")
+    if grid:
+        group.add_argument("--repeat", metavar="K", help="measure the grid K times, in turn forwards and backwards")
+    cooldown = "follow measured requests for at most T after the last was due, under the same load (default: 60s)"
+    return [
+        group.add_argument("--arrivals", metavar="LAW", help="poisson (default), gamma:K or constant"),
+        group.add_argument("--warmup", metavar="N", help="unmeasured requests first (default: two a slot)"),
+        group.add_argument("--cooldown", metavar="T", help=cooldown),
+        group.add_argument("--seed", metavar="S", help="repeat a plan exactly (default: a new one each run)"),
+    ]
+
+
+def _add_prompts(group: argparse._ArgumentGroup) -> list[argparse.Action]:
+    group.add_argument(
+        "--prompts", metavar="P", help="builtin (default), random:N, random:LO:HI, sharegpt:FILE, jsonl:FILE"
+    )
+    group.add_argument("--output-tokens", metavar="N", help="N, or LO:HI drawn per request (default: 128:256)")
+    cache = "unique (default): no prompt hits a prefix cache"
+    return [
+        group.add_argument("--cache", choices=("unique", "reuse"), help=cache),
+        group.add_argument("--extra-body", metavar="JSON", help="fields to merge into every request body"),
+    ]
+
+
+def _add_access(group: argparse._ArgumentGroup) -> list[argparse.Action]:
+    group.add_argument("--api-key-file", metavar="FILE", help=f"file with the API key (or the variable {KEY_VARIABLE})")
+    header = "extra header; its value is kept nowhere"
+    return [group.add_argument("--header", action="append", metavar="'N: V'", help=header)]
 
 
 def read_spec(args: argparse.Namespace, *, default_concurrency: tuple[int, ...]) -> Spec:
@@ -102,10 +134,7 @@ def read_spec(args: argparse.Namespace, *, default_concurrency: tuple[int, ...])
         fields["concurrency"] = ()
     if args.virtual:
         fields["virtual"] = True
-    if args.quick:
-        if args.requests not in (None, "auto") or args.max_time is not None or args.duration is not None:
-            raise UsageError("--quick sets --requests and --max-time: leave these and --duration out")
-        fields |= {"requests": "auto", "max_time_s": QUICK_S}
+    fields |= _until_enough(args)
     if args.header:
         fields["headers"] = tuple(_split_header(header)[0] for header in args.header)
     fields.setdefault("seed", random.SystemRandom().randrange(1 << 31))
@@ -139,6 +168,8 @@ def _check(spec: Spec, args: argparse.Namespace) -> None:
     for name, seconds in msgspec.structs.asdict(spec.timeouts).items():
         if not (math.isfinite(seconds) and seconds > 0):
             raise UsageError(f"{name} = {seconds:g} below timeouts is not a number of seconds above 0")
+    if spec.requests == "auto" and spec.duration_s is not None:
+        raise UsageError("--requests auto and --duration exclude each other: --max-time bounds the first")
     if spec.urls and spec.engine:
         raise UsageError("--url and --engine exclude each other: measure your server, or the embedded engine")
     if spec.urls and args.speed is not None:
@@ -151,6 +182,18 @@ def _check(spec: Spec, args: argparse.Namespace) -> None:
         raise UsageError("--virtual and --speed exclude each other: virtual time goes as fast as it can")
     if spec.output_tokens is not None and not 1 <= spec.output_tokens[0] <= spec.output_tokens[1]:
         raise UsageError(f"--output-tokens {spec.output_tokens[0]}:{spec.output_tokens[1]}: LO must be from 1 to HI")
+
+
+def _until_enough(args: argparse.Namespace) -> dict[str, Any]:
+    """What --quick and --max-time say: both are of `--requests auto`, whatever a file has."""
+    bounded = args.requests not in (None, "auto") or args.duration is not None
+    if args.quick and (bounded or args.max_time is not None):
+        raise UsageError("--quick sets --requests and --max-time: leave these and --duration out")
+    if args.max_time is not None and bounded:
+        raise UsageError("--max-time is for --requests auto: leave it out, or --requests N and --duration")
+    if args.quick:
+        return {"requests": "auto", "max_time_s": QUICK_S, "duration_s": None}
+    return {} if args.max_time is None else {"requests": "auto", "duration_s": None}
 
 
 def _read_file(name: str) -> dict[str, Any]:
@@ -198,7 +241,12 @@ def _whole(flag: str, low: int) -> Callable[[str], int]:
 
 
 def _requests(text: str) -> int | str:
-    return text if text == "auto" else _whole("--requests", 1)(text)
+    if text.strip() == "auto":
+        return "auto"
+    try:
+        return _whole("--requests", 1)(text)
+    except UsageError as error:
+        raise UsageError(f"{error}, nor auto") from None
 
 
 def _time_s(flag: str, low: float, *, above: bool = False) -> Callable[[str], float]:

@@ -54,6 +54,11 @@ class Course:
         self._bound_ns: int | None = None  # of the cooldown; None: still measuring
         self._over_ns: int | None = None
 
+    @property
+    def measures(self) -> bool:
+        """Whether what is due next is still measured; else it is part of the cooldown, which is in no plan."""
+        return self._bound_ns is None
+
     def admit(self, outgoing: Outgoing) -> Outgoing:
         """`outgoing` is due now: as it is, or as part of the cooldown."""
         phase = outgoing.request.phase

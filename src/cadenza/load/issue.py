@@ -10,7 +10,7 @@ caller to record as dropped.
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from cadenza.load.client import Client
 from cadenza.load.course import NEVER_NS, Course
@@ -66,7 +66,7 @@ def closed_loop(
                 ended.append(exchange)
             if not free:
                 _emit_one(ended, emit)
-    return _planned([upcoming])
+    return _planned([upcoming] if course.measures else [])
 
 
 def open_loop(
@@ -91,11 +91,12 @@ def open_loop(
         while (upcoming is not None or queue or client.in_flight or ended) and not stop():
             now_ns = client.now_ns()
             while upcoming is not None and _due_ns(upcoming, start_ns) <= now_ns:
-                course.is_over(upcoming, _due_ns(upcoming, start_ns), now_ns)
+                if course.is_over(upcoming, _due_ns(upcoming, start_ns), now_ns):
+                    break
                 queue.append(course.admit(upcoming))
                 upcoming = next(requests, None)
             if upcoming is not None and course.is_over(upcoming, _due_ns(upcoming, start_ns), now_ns):
-                if course.gives_up(now_ns):
+                if not client.in_flight or course.gives_up(now_ns):
                     break
                 queue.clear()
                 next_ns = NEVER_NS
@@ -109,7 +110,7 @@ def open_loop(
                 course.leave(exchange.outgoing)
                 ended.append(exchange)
             _emit_one(ended, emit)
-    return _planned([*queue, upcoming])
+    return _planned([*queue, upcoming] if course.measures else queue)
 
 
 @contextlib.contextmanager
@@ -140,7 +141,7 @@ def _emit_one(ended: deque[Exchange], emit: Emit) -> None:
         emit(ended.popleft())
 
 
-def _planned(left: Sequence[Outgoing | None]) -> list[Outgoing]:
+def _planned(left: Iterable[Outgoing | None]) -> list[Outgoing]:
     """Without the cooldown, which is no part of a plan."""
     return [outgoing for outgoing in left if outgoing is not None and outgoing.request.phase is not Phase.COOLDOWN]
 

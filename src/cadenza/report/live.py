@@ -14,7 +14,10 @@ _EVERY_S = 0.25
 
 
 class Left(Protocol):
-    """How long points will take, in seconds of the run's clock; None: not known."""
+    """How long points will take, in seconds of the run's clock, `speed` of them in a real one; None: not known."""
+
+    @property
+    def speed(self) -> float: ...
 
     def point_s(self, point: Point) -> float | None: ...
 
@@ -45,10 +48,10 @@ class Progress:
         load += "" if point.rate_per_s is None else f" {point.rate_per_s:g}/s"
         self._head = f"[{position}/{total}] {printable(point.model, 40)}{load}"
         self._planned = point.planned
-        self._duration_s = point.duration_s
         self._tally = Tally(0, 0, 0, 0)
         self._point = point
-        self._point_s = None if left is None else left.point_s(point)
+        self._speed = 1.0 if left is None else left.speed
+        self._point_s = point.duration_s if left is None else left.point_s(point)
         self._rest_s = None if left is None else left.left_s(position)
         self._started_s = self._now_s()
         self._draw(f"{self._head}  warming up")
@@ -85,20 +88,25 @@ class Progress:
         return f"{self._head}  {ended}{of}{pace}{wrong}{at}{self._left(elapsed_s, span_s)}"
 
     def _left(self, elapsed_s: float, span_s: float) -> str:
-        """Of this point, and of all of them; in virtual time only as far as its pace has shown."""
+        """Of this point, and of all of them, in real time; in virtual time only as far as its pace has shown."""
         if self._virtual:
-            of_s = self._duration_s or self._point_s
-            if not of_s or not span_s > 0:
+            if not self._point_s or not span_s > 0:
                 return ""
-            return f"  {_span(elapsed_s * max(0.0, of_s / span_s - 1))} left"
-        if self._planned is not None and (ended := self._tally.ended):
-            left_s = elapsed_s / ended * max(0, self._planned - ended)
-        elif (of_s := self._duration_s or self._point_s) is not None:
-            left_s = max(0.0, of_s - elapsed_s)
-        else:
+            return f"  {_span(elapsed_s * max(0.0, self._point_s / span_s - 1))} left"
+        left_s = self._left_s(elapsed_s)
+        if left_s is None:
             return ""
-        told = f"  {_span(left_s)} left"
-        return told if not self._rest_s else f"{told}, {_span(left_s + self._rest_s)} in all"
+        text = f"  {_span(left_s)} left"
+        return text if not self._rest_s else f"{text}, {_span(left_s + self._rest_s / self._speed)} in all"
+
+    def _left_s(self, elapsed_s: float) -> float | None:
+        """Real seconds; None: not known."""
+        if self._planned is not None and (ended := self._tally.ended):
+            return elapsed_s / ended * max(0, self._planned - ended)
+        seconds = self._point_s
+        if seconds is not None and elapsed_s * self._speed > seconds and self._point.budget_s is not None:
+            seconds = self._point.budget_s  # more requests are needed than were expected
+        return None if seconds is None else max(0.0, seconds / self._speed - elapsed_s)
 
     def _draw(self, line: str) -> None:
         """Replace the changing line; blanks cover what was longer, so no escape sequence is needed."""

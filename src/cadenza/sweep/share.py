@@ -70,10 +70,12 @@ class ShareRun:
         else:
             cap = None if point.concurrency is None else self._share.slots(point.concurrency)
             left = open_loop(client, requests, start_ns, self._ended, self._stop, cap, course)
+        self._board.finish(self._share.worker)  # nobody waits for a share that had nothing to measure
         if point.planned is not None:
             left += _until_cooldown(requests) if self._stop() else ()
-        elif point.load is LoadLabel.CLOSED:
-            left = []  # nothing was planned: the next request is due when a slot falls free
+        else:  # no number was planned: only what was due by now is missing
+            now_ns = client.now_ns()
+            left = [o for o in left if o.request.due_ns is not None and start_ns + o.request.due_ns <= now_ns]
         for outgoing in left:
             self._drop(outgoing, start_ns)
 
