@@ -94,9 +94,7 @@ def test_the_headline_has_the_freeze_in_it_and_plain_ttft_has_not(measured: tupl
     found, _ = measured
     due = arrivals_ns()
     sent, ended = simulate(due)
-    inside = (ended > due[0]) & (ended <= due[-1])  # an open loop's window: first to last intended start
-    user_ms = (ended - due)[inside] / 1e6
-    plain_ms = (ended - sent)[inside] / 1e6
+    user_ms, plain_ms = (ended - due) / 1e6, (ended - sent) / 1e6  # of all, however late they ended
     assert found.user_ttft_ms.n == len(user_ms)
     for name, q in (("p50", 50), ("p90", 90), ("p95", 95), ("p99", 99)):
         assert getattr(found.user_ttft_ms, name) == pytest.approx(np.percentile(user_ms, q), abs=1.0)
