@@ -9,7 +9,7 @@ import pytest
 
 from cadenza.cli.main import VERBS, make_parser
 
-MAX_HELP_LINES = 100
+MAX_HELP_LINES = 60
 MAX_FLAGS = 25
 HEAVY = ("numpy", "rich", "msgspec", "httptools", "asyncio", "ssl")
 STATEMENTS = {
@@ -42,13 +42,15 @@ def test_what_is_heavy_would_be_seen() -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_is_taken_in_at_a_glance(verb: str) -> None:
+def test_a_verb_is_taken_in_at_a_glance(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     parser = argparse.ArgumentParser(prog=verb)
     importlib.import_module(VERBS[verb][0]).configure(parser)
     text = parser.format_help()
-    assert text.count("\n") < MAX_HELP_LINES
-    assert len([action for action in parser._actions if action.option_strings and action.dest != "help"]) <= MAX_FLAGS
+    assert text.count("\n") <= MAX_HELP_LINES
+    flags = [action for action in parser._actions if action.option_strings and action.dest != "help"]
+    assert len([action for action in flags if action.help != argparse.SUPPRESS]) <= MAX_FLAGS
 
 
 def test_so_is_the_program() -> None:
-    assert make_parser([]).format_help().count("\n") < MAX_HELP_LINES
+    assert make_parser([]).format_help().count("\n") <= MAX_HELP_LINES

@@ -22,6 +22,7 @@ from cadenza.engine.timing import TimingLaw
 from cadenza.errors import UsageError
 from cadenza.hardware.batch import Batch
 from cadenza.load.client import Client
+from cadenza.load.course import Course
 from cadenza.load.exchange import Exchange
 from cadenza.load.issue import closed_loop, open_loop
 from cadenza.load.memory import MemoryTransport
@@ -66,11 +67,13 @@ def measure_point(law: TimingLaw, spec: Spec, point: Point, model: str) -> list[
     def keep(exchange: Exchange) -> None:
         records.append(exchange.record(point.index, model))
 
-    requests = (phrasing.put(request, options_for(spec, model)) for request in draw_requests(spec, point))
+    requests = (
+        phrasing.put(request, options_for(spec, model)) for request in draw_requests(spec, point, cooldown=True)
+    )
     if point.rate_per_s is None:
-        closed_loop(client, requests, point.concurrency or 1, keep, stop=lambda: False)
+        closed_loop(client, requests, point.concurrency or 1, keep, lambda: False, Course())
     else:
-        open_loop(client, requests, client.now_ns(), keep, stop=lambda: False)
+        open_loop(client, requests, client.now_ns(), keep, lambda: False, course=Course())
     point.status, point.start_ns = PointStatus.COMPLETE, 0
     return records
 

@@ -63,6 +63,87 @@ def test_so_does_every_flag_of_the_embedded_engine() -> None:
     assert spec().timing is None
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("15m", 900), ("1h", 3600), ("0.5m", 30), (" 2m ", 120)]
+)
+def test_times_have_units(text: str, seconds: float) -> None:
+    assert spec("--max-time", text).max_time_s == seconds
+    assert spec("--cooldown", text).cooldown_s == seconds
+
+
+def test_until_enough() -> None:
+    assert (spec().max_time_s, spec().cooldown_s) == (900, 60)
+    assert spec("--cooldown", "0").cooldown_s == 0
+    assert spec("--requests", "auto").requests == "auto"
+    bounded = spec("--max-time", "5m")  # says that points are measured until that is enough
+    assert (bounded.requests, bounded.max_time_s) == ("auto", 300)
+    quick = spec("--quick")
+    assert (quick.requests, quick.max_time_s, quick.duration_s) == ("auto", 120, None)
+    assert spec("--quick", "--requests", "auto", "--seed", str(quick.seed)) == quick
+
+
+def test_so_in_a_file_where_flags_win(tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text('requests = "auto"\nmax_time_s = 60\ncooldown_s = 5.5\n')
+    found = spec("--spec", str(path))
+    assert (found.requests, found.max_time_s, found.cooldown_s) == ("auto", 60, 5.5)
+    assert spec("--spec", str(path), "--requests", "7").requests == 7
+    path.write_text("duration_s = 9\nrequests = 50\n")
+    assert (spec("--spec", str(path)).duration_s, spec("--spec", str(path)).requests) == (9, 50)
+    for flags, seconds in ((("--quick",), 120), (("--max-time", "1m"), 60)):
+        found = spec("--spec", str(path), *flags)
+        assert (found.requests, found.duration_s, found.max_time_s) == ("auto", None, seconds)
+
+
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [
+        ("max_time_s = 0", "max_time_s"),
+        ("max_time_s = 604801", "max_time_s"),
+        ("max_time_s = inf", "max_time_s"),
+        ("max_time_s = nan", "max_time_s"),
+        ("cooldown_s = -0.1", "cooldown_s"),
+        ("cooldown_s = 604801", "cooldown_s"),
+        ("cooldown_s = nan", "cooldown_s"),
+        ("requests = 0", "requests"),
+        ("requests = -5", "requests"),
+        ('requests = "many"', "requests"),
+        ('requests = "auto"\nduration_s = 5', "--duration exclude each other"),
+    ],
+)
+def test_what_a_file_has_out_of_its_range_is_refused(line: str, field: str, tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text(line + "\n")
+    with pytest.raises(UsageError, match=field):
+        spec("--spec", str(path))
+
+
+def shown(flag: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as left:
+        main(["sweep", flag])
+    assert left.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_has_the_common_flags_and_help_all_has_all(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    parser = argparse.ArgumentParser()
+    add_flags(parser, grid=True)
+    flags = {text for action in parser._actions for text in action.option_strings if text.startswith("--")}
+    common, every = shown("--help", capsys), shown("--help-all", capsys)
+    described = {flag for flag in flags if f"\n  {flag} " in common or f", {flag} " in common.partition("options:")[2]}
+    assert {"--url", "--concurrency", "--rate", "--requests", "--quick", "--out", "--slo", "--help-all"} <= described
+    rare = flags - described
+    assert {"--timing", "--speed", "--cooldown", "--warmup", "--seed", "--extra-body", "--header"} <= rare
+    listed = common.partition("--help-all  ")[2].partition("what to measure:")[0]
+    assert all(flag in listed for flag in rare)  # it says what it leaves out
+    assert common.count("\n") <= 60
+    assert all(f"\n  {flag} " in every or f", {flag} " in every for flag in flags)
+    assert "==SUPPRESS==" not in common + every
+
+
 def test_a_rate_without_concurrency_is_an_open_loop() -> None:
     assert spec("--rate", "2").concurrency == ()
     assert spec("--rate", "2", "-c", "4").concurrency == (4,)
@@ -85,7 +166,23 @@ BAD = [
     (("--rate", "0"), "--rate '0' is not a number above 0"),
     (("--rate", "inf"), "--rate 'inf' is not"),
     (("--rate", "nan"), "--rate 'nan' is not"),
-    (("--requests", "-3"), "--requests '-3' is not a whole number from 1 up"),
+    (("--requests", "-3"), "--requests '-3' is not a whole number from 1 up, nor auto"),
+    (("--requests", "0"), "--requests '0' is not a whole number from 1 up, nor auto"),
+    (("--requests", "some"), "--requests 'some' is not a whole number from 1 up, nor auto"),
+    (("--requests", "auto", "--duration", "5"), "--requests auto and --duration exclude each other"),
+    (("--max-time", "0"), "--max-time '0' is not a time above 0 s: 90s, 15m, 1h"),
+    (("--max-time", "-1m"), "--max-time '-1m' is not a time above 0 s: 90s, 15m, 1h"),
+    (("--max-time", "5d"), "--max-time '5d' is not a time above 0 s: 90s, 15m, 1h"),
+    (("--max-time", "m"), "--max-time 'm' is not a time above 0 s: 90s, 15m, 1h"),
+    (("--max-time", "nan"), "--max-time 'nan' is not a time above 0 s: 90s, 15m, 1h"),
+    (("--max-time", "999h"), "`float` <= 604800.0"),
+    (("--max-time", "5m", "--requests", "9"), "--max-time is for --requests auto: leave it out"),
+    (("--max-time", "5m", "--duration", "9"), "--max-time is for --requests auto: leave it out"),
+    (("--quick", "--requests", "9"), "--quick sets --requests and --max-time: leave these and --duration out"),
+    (("--quick", "--max-time", "9"), "--quick sets --requests and --max-time: leave these and --duration out"),
+    (("--quick", "--duration", "9"), "--quick sets --requests and --max-time: leave these and --duration out"),
+    (("--cooldown", "-1"), "--cooldown '-1' is not a time from 0 s: 90s, 15m, 1h"),
+    (("--cooldown", "soon"), "--cooldown 'soon' is not a time from 0 s: 90s, 15m, 1h"),
     (("--duration", "soon"), "--duration 'soon' is not a number above 0"),
     (("--warmup", "-1"), "--warmup '-1' is not a whole number from 0 up"),
     (("--seed", "abc"), "--seed 'abc'"),

@@ -1,54 +1,15 @@
 """The two loops against closed forms, on a virtual clock."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.load.client import Client
 from cadenza.load.course import Course
-from cadenza.load.exchange import Exchange, Outgoing
 from cadenza.load.issue import closed_loop, open_loop
-from cadenza.load.memory import MemoryTransport
-from cadenza.load.transport import Origin
-from cadenza.record import Connection, Message, Outcome, Record, Request
-from cadenza.spec import Timeouts
-from cadenza.wire.dialects import DIALECTS
+from cadenza.record import Connection, Outcome
+from support.loops import MS, Bench, in_flight_at, plan
 from support.scripted import DONE, END, HEAD, ScriptedPeer, stream, token
-
-MS = 1_000_000
-ORIGIN = Origin("test", ("127.0.0.1", 1))
-
-
-class Bench:
-    """A client over a scripted peer, and what came of its requests."""
-
-    def __init__(self, peer: ScriptedPeer, origins: int = 1) -> None:
-        self.peer = peer
-        self.transport = MemoryTransport(peer)
-        self.client = Client(self.transport, [ORIGIN] * origins, DIALECTS["chat"], Timeouts())
-        self.records: list[Record] = []
-        self.greatest = 0
-
-    def emit(self, exchange: Exchange) -> None:
-        self.records.append(exchange.record(0, "m"))
-
-    def never(self) -> bool:
-        self.greatest = max(self.greatest, self.client.in_flight)
-        return False
-
-
-def plan(n: int, due_ms: list[float] | None = None) -> Iterator[Outgoing]:
-    for index in range(n):
-        due = None if due_ms is None else round(due_ms[index] * MS)
-        request = Request(index=index, messages=(Message("user", "hi"),), output_tokens=1, due_ns=due)
-        yield Outgoing(request, b"POST / HTTP/1.1\r\n\r\n")
-
-
-def in_flight_at(records: list[Record], at_ns: int) -> int:
-    return sum(r.sent_ns is not None and r.done_ns is not None and r.sent_ns <= at_ns < r.done_ns for r in records)
 
 
 def test_a_closed_loop_holds_exactly_its_slots() -> None:
@@ -118,12 +79,13 @@ def test_a_frozen_server_shows_in_user_ttft_although_ttft_hides_it() -> None:
 
 
 def test_an_interrupt_cancels_what_is_in_flight_and_leaves_the_rest_of_the_plan() -> None:
-    bench = Bench(ScriptedPeer(lambda n: stream(3, first_ms=20, gap_ms=10)))
+    peer = ScriptedPeer(lambda n: stream(3, first_ms=20, gap_ms=10))
+    bench = Bench(peer)
     requests = plan(10)
     left = closed_loop(bench.client, requests, 2, bench.emit, stop=lambda: len(bench.records) >= 4)
     assert [r.outcome for r in bench.records] == [Outcome.OK] * 4 + [Outcome.CANCELLED] * 2
     assert [outgoing.request.index for outgoing in (*left, *requests)] == [6, 7, 8, 9]
-    assert len(set(bench.peer.closed)) == 2
+    assert len(set(peer.closed)) == 2
 
 
 def test_an_interrupted_open_loop_returns_what_it_never_sent() -> None:
@@ -153,11 +115,12 @@ def test_a_kept_connection_that_died_is_replaced_once() -> None:
 
 
 def test_several_targets_keep_their_connections_apart() -> None:
-    bench = Bench(ScriptedPeer(lambda n: stream(1, first_ms=10)), origins=2)
+    peer = ScriptedPeer(lambda n: stream(1, first_ms=10))
+    bench = Bench(peer, origins=2)
     requests = (o._replace(target=o.request.index % 2) for o in plan(6))
     closed_loop(bench.client, requests, 1, bench.emit, bench.never)
     assert [r.target for r in bench.records] == [0, 1, 0, 1, 0, 1]
-    assert len({connection for connection, _ in bench.peer.requests}) == 2
+    assert len({connection for connection, _ in peer.requests}) == 2
 
 
 @settings(max_examples=50, deadline=None)

@@ -46,7 +46,7 @@ def measure(model: str, concurrency: int) -> PointSummary:
 @pytest.mark.parametrize("row", ROWS, ids=[f"{r['model']}-{r['concurrency']}" for r in ROWS])
 def test_every_value_of_the_articles_table(row: dict[str, str]) -> None:
     found = measure(row["model"], int(row["concurrency"]))
-    assert found.requests.ok == 128
+    assert found.requests.ok == (192 if row["concurrency"] == "16" else 128)  # twelve rounds at least
     assert found.verdict == "VALID", found.reasons
     phi = 1 if row["concurrency"] == "1" else PHI
     assert found.throughput_tok_per_s * phi == pytest.approx(float(row["throughput_tok_s"]), rel=0.031)
