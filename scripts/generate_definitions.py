@@ -9,9 +9,15 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "definitions.md"
 # In the order in which a reader meets them.
 MODULES = (
+    "population",
     "latency",
+    "later_tokens",
     "window",
+    "stability",
     "steady",
+    "load_checks",
+    "rounds",
+    "streaming",
     "throughput",
     "goodput",
     "relative",
@@ -27,9 +33,10 @@ MODULES = (
     "gaps",
     "reconcile",
     "bottleneck",
+    "extrapolation",
 )
 # Those whose thresholds a reader wants beside the definitions.
-JUDGES = ("checks", "reconcile", "bottleneck")
+JUDGES = ("checks", "load_checks", "stability", "streaming", "reconcile", "bottleneck", "extrapolation")
 INTRO = """\
 # Definitions
 
