@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -220,7 +221,7 @@ def test_the_profile_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert found.name == "measured-schema-1"
     assert found.max_model_len == 8192
     assert found.model("Qwen/Qwen3-8B").thinking
-    assert "19 requests, 152 gaps, rows: 2" in said.out  # 11 and 8 ended in the windows, with 190 tokens
+    assert re.search(r": 24 requests, \d+ gaps, rows: 2\.", said.out)  # all twelve of either point
     assert "SIMULATED" in said.out
     assert "--engine ./profile.toml --timing measured --virtual -c 1,4" in said.err
 
@@ -250,7 +251,7 @@ def test_what_cannot_be_believed_is_left_out_and_told(tmp_path: Path, capsys: py
     assert left.startswith("m at C = 1 is INVALID: ")
     assert f"cadenza: left out: {left}\n" in said.err
     (row,) = told["profile"]["models"][0]["measured"]["rows"]
-    assert row["requests"] < 60
+    assert row["requests"] == 60  # each followed to its end
     assert (row["ttft_ms"], row["step_ms"], row["in_system"]) == (20.0, 10.0, 1.0)
     assert row["step_spread"] == [1.0] * 32
 
