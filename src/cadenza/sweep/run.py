@@ -25,7 +25,7 @@ from cadenza.sweep.watch import MachineWatch
 _READY_NS = 50_000_000
 # However short a point's share of the time is.
 _LEAST_COOLDOWN_S = 10.0
-# Of a point's time, what two rounds of warm-up may take of it; else it is one.
+# Of a point's time, what its opening may take, and two rounds of warm-up; else it is one round.
 _WARMUP_SHARE = 1 / 3
 
 
@@ -108,7 +108,7 @@ class Runner:
             return
         latest = [done.latency_ms.mean for done in self._done if done.model == point.model and done.latency_ms.n]
         answer_s = latest[-1] / 1000 if latest else answer_s or 0.0
-        point.opening_s = answer_s
+        point.opening_s = answer_s if point.budget_s is None else min(answer_s, _WARMUP_SHARE * point.budget_s)
         rounds_s = point.warmup / slots * answer_s
         if point.budget_s is not None and self._spec.warmup is None and rounds_s > _WARMUP_SHARE * point.budget_s:
             point.warmup = slots  # the residual lengths alone: they are the steady state's own
