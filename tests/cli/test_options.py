@@ -171,7 +171,7 @@ BAD = [
     (("--requests", "some"), "--requests 'some' is not a whole number from 1 up, nor auto"),
     (("--requests", "auto", "--duration", "5"), "--requests auto and --duration exclude each other"),
     (("--max-time", "0"), "--max-time '0' is not a time above 0 s: 90s, 15m, 1h"),
-    (("--max-time", "-1m"), "--max-time '-1m' is not a time above 0 s: 90s, 15m, 1h"),
+    (("--max-time=-1m",), "--max-time '-1m' is not a time above 0 s: 90s, 15m, 1h"),
     (("--max-time", "5d"), "--max-time '5d' is not a time above 0 s: 90s, 15m, 1h"),
     (("--max-time", "m"), "--max-time 'm' is not a time above 0 s: 90s, 15m, 1h"),
     (("--max-time", "nan"), "--max-time 'nan' is not a time above 0 s: 90s, 15m, 1h"),

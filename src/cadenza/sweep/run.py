@@ -25,6 +25,8 @@ from cadenza.sweep.watch import MachineWatch
 _READY_NS = 50_000_000
 # However short a point's share of the time is.
 _LEAST_COOLDOWN_S = 10.0
+# Of a point's time, what its opening may take, and two rounds of warm-up; else it is one round.
+_WARMUP_SHARE = 1 / 3
 
 
 class Watcher(Protocol):
@@ -101,9 +103,15 @@ class Runner:
         point.budget_s = forecast.budget_s(point)
         if point.budget_s is not None and point.cooldown_s is not None:
             point.cooldown_s = min(point.cooldown_s, max(_LEAST_COOLDOWN_S, point.budget_s))
-        if point.load is LoadLabel.CLOSED and point.warmup >= (point.concurrency or 1):
-            latest = [done.latency_ms.mean for done in self._done if done.model == point.model and done.latency_ms.n]
-            point.opening_s = latest[-1] / 1000 if latest else answer_s or 0.0
+        slots = point.concurrency or 1
+        if point.load is not LoadLabel.CLOSED or point.warmup < slots:
+            return
+        latest = [done.latency_ms.mean for done in self._done if done.model == point.model and done.latency_ms.n]
+        answer_s = latest[-1] / 1000 if latest else answer_s or 0.0
+        point.opening_s = answer_s if point.budget_s is None else min(answer_s, _WARMUP_SHARE * point.budget_s)
+        rounds_s = point.warmup / slots * answer_s
+        if point.budget_s is not None and self._spec.warmup is None and rounds_s > _WARMUP_SHARE * point.budget_s:
+            point.warmup = slots  # the residual lengths alone: they are the steady state's own
 
     def _client_over(self, transport: Transport) -> Client:
         origins = [target.origin for target in self._phrasing.targets]
