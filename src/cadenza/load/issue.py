@@ -12,6 +12,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from cadenza.clock import NS_PER_S
 from cadenza.load.client import Client
 from cadenza.load.course import NEVER_NS, Course
 from cadenza.load.exchange import Exchange, Outgoing
@@ -21,6 +22,8 @@ Emit = Callable[[Exchange], None]
 Stop = Callable[[], bool]
 
 NOW_NS = 0  # a wait until then is a look and no wait
+# While all slots are busy the course is asked this often: every event passes through the loop.
+LOOK_NS = NS_PER_S // 10
 _INTERRUPTED = "the run was interrupted"
 _LOAD_ENDED = "not ended when the load did"
 _FAILED = "the measurement failed"
@@ -45,20 +48,24 @@ def closed_loop(
     opening: deque[int] = deque(starts_ns or [client.now_ns()] * slots)
     free: deque[int] = deque()  # when each slot without a request fell free
     ended: deque[Exchange] = deque()
+    look_ns = 0
     upcoming = next(requests, None)
     with _ending(client, ended, emit, stop):
         while (opening or free or client.in_flight or ended) and not stop():
             now_ns = client.now_ns()
             while opening and opening[0] <= now_ns:
                 free.append(opening.popleft())
-            if upcoming is None or course.is_over(upcoming, now_ns, now_ns):
-                opening.clear()
-                free.clear()
-                if course.gives_up(now_ns):
-                    break
-            elif free:
-                client.start(course.admit(upcoming), free.popleft())
-                upcoming = next(requests, None)
+            if free or now_ns >= look_ns:
+                look_ns = now_ns + LOOK_NS
+                if upcoming is None or course.is_over(upcoming, now_ns, now_ns):
+                    opening.clear()
+                    free.clear()
+                    if course.gives_up(now_ns):
+                        break
+                elif free:
+                    client.start(course.admit(upcoming), free.popleft())
+                    upcoming = next(requests, None)
+                    look_ns = 0  # at what comes next, too
             wait_ns = opening[0] if opening else NEVER_NS
             for exchange in client.turn(NOW_NS if free or ended else wait_ns):
                 course.leave(exchange.outgoing)
