@@ -146,7 +146,8 @@ def test_finish_reason_without_done_is_an_answer(tmp_path: Path) -> None:
     with FaultServer(faults.stream(faults.Answer(done=False))) as server:
         done = sweep(server.url, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert only_point(done)["notes"] == ["14 answers: no [DONE]"]
+    # 4 of warm-up, 12 measured, and of the cooldown what one free slot sends meanwhile.
+    assert only_point(done)["notes"][0] in [f"{n} answers: no [DONE]" for n in (16, 17)]
 
 
 def test_an_unreadable_dataset(tmp_path: Path) -> None:
@@ -233,7 +234,9 @@ def test_several_urls_share_the_load(tmp_path: Path) -> None:
         done = sweep(one.url, tmp_path, "--url", two.url)
     assert done.returncode == 0, done.stderr
     posts = [sum(received.is_completion for received in server.requests) for server in (one, two)]
-    assert posts == [1 + 7, 7]  # the trial, then 2 warm-up and 12 measured in turn
+    in_turn = [posts[0] - 1, posts[1]]  # less the trial: 4 of warm-up and 12 measured, and the cooldown's
+    assert sum(in_turn) >= 16
+    assert 0 <= in_turn[0] - in_turn[1] <= 1
 
 
 def test_models_are_listed_where_there_are_several(tmp_path: Path) -> None:
