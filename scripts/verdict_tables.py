@@ -185,7 +185,9 @@ def healthy_table(seeds: range, _: list[int]) -> None:
         wrong = sum(bool(fired) for fired in runs)
         total += counts + Counter({"any": wrong, "other": others})
         n += len(runs)
-        row(name, percent(wrong, len(runs)), *(percent(counts[c], len(runs)) for c in SHOWN), percent(others, len(runs)))
+        row(
+            name, percent(wrong, len(runs)), *(percent(counts[c], len(runs)) for c in SHOWN), percent(others, len(runs))
+        )
     row("all", percent(total["any"], n), *(percent(total[c], n) for c in SHOWN), percent(total["other"], n))
 
 
@@ -220,7 +222,9 @@ def silence_table(seeds: range, sizes: list[int]) -> None:
     print(f"\n## A silent server\n\nn = {n}, 16 slots, uniform lengths, silent for 40 % of the measured part.")
     print("Deviation of the reported from the true P50 and P99, the largest of all runs, and of the goodput share in")
     print("points. `cut`: the client stops waiting after 10 % of the measured part, so that requests are censored.")
-    table("silence, load", "runs", "VALID", "user TTFT, %", "user latency, %", "goodput", "cut: censored", "not bounded")
+    table(
+        "silence, load", "runs", "VALID", "user TTFT, %", "user latency, %", "goodput", "cut: censored", "not bounded"
+    )
     for where, at in SILENCES.items():
         for load in (0.3, 0.6):
             for cap in (None, 16):
