@@ -44,29 +44,34 @@ def mean_in_flight(columns: Columns, start_ms: float, end_ms: float) -> float:
 
 
 def little(columns: Columns, start_ms: float, end_ms: float) -> tuple[float, float]:
-    """**Little's-law residual**: (L − λ W) / L over [start, end), and how much of it is allowed; fractions.
+    """**Little's-law residual**: (L − λ W − edges) / L over [start, end), and how much of it is allowed; fractions.
 
     L is the mean in flight and λ the rate of dispatch in the interval, both from the stamps of every phase and outcome.
     W is the mean time from sent to the end, however late, of the population: the measured requests that have ended.
-    (Little, Oper. Res. 9, 1961.) Where the population is all that was sent in the interval, λ W is what these requests
-    were in flight, and the scatter of their lengths cancels; a population that is not a fair sample (the long answers
-    left out, only those counted that ended early) leaves a residual.
+    (Little, Oper. Res. 9, 1961.) The edges are known: what was in flight at the start belongs to L only for the rest of
+    its time, and what is in flight at the end belongs to W for the rest of its time. Without them L T is the sum of the
+    times of all requests sent in the interval, whatever their lengths, and however the backlog moves (El-Taha and
+    Stidham, Sample-Path Analysis of Queueing Systems, 1999). What is left shows that W is not of those requests: a
+    population that is not a fair sample, the long answers left out, or only those counted that ended early.
 
-    What is left of a healthy point are the edges: N₀ requests in flight at the start belong to L only, the rest of the
-    N₁ at the end to W only. The rest R of a time W has E R = E W² / 2 E W and E R² = E W³ / 3 E W (renewal theory: Cox
-    1962). Allowed are 5 %, 2.6 times √((N₀ + N₁) Var R) / (L T), T the interval, and |N₁ − N₀| E R / (L T), up to
-    2.6 √(N₀ + N₁) of a Poisson number: beyond that, the backlog grows. NaN: nothing was in flight or none has ended.
+    Allowed are 5 %, and 2.6 times s √d / (L T): s the standard deviation of the population's times, d the requests that
+    are of the population or sent in the interval but not both. NaN: nothing was in flight or none has ended.
     """
     level = mean_in_flight(columns, start_ms, end_ms)
-    counted = columns.measured & np.isfinite(columns.sent_ms) & np.isfinite(columns.done_ms)
+    ended = np.isfinite(columns.sent_ms) & np.isfinite(columns.done_ms)
+    counted = columns.measured & ended
     w = columns.done_ms[counted] - columns.sent_ms[counted]
     if not level > 0 or not w.sum() > 0:
         return float("nan"), float("nan")
     length = end_ms - start_ms
-    rate = float(np.sum((columns.sent_ms >= start_ms) & (columns.sent_ms < end_ms))) / length
-    rest, square = float((w**2).mean() / w.mean()) / 2, float((w**3).mean() / w.mean()) / 3
-    times, steps = in_flight(columns)
-    first, last = (int(np.concatenate([[0], steps])[np.searchsorted(times, edge)]) for edge in (start_ms, end_ms))
-    scatter = LITTLE_ERRORS * np.sqrt((first + last) * max(square - rest**2, 0.0))
-    growth = min(abs(last - first), LITTLE_ERRORS * np.sqrt(first + last)) * rest
-    return (level - rate * float(w.mean())) / level, LITTLE_SHARE + float(scatter + growth) / (level * length)
+    inside = (columns.sent_ms >= start_ms) & (columns.sent_ms < end_ms)
+    before, after = (_rest_ms(columns, edge) for edge in (start_ms, end_ms))
+    residual = level * length - before + after - float(inside.sum()) * float(w.mean())
+    scatter = LITTLE_ERRORS * float(w.std()) * np.sqrt(float((inside != counted).sum()))
+    return residual / (level * length), LITTLE_SHARE + scatter / (level * length)
+
+
+def _rest_ms(columns: Columns, at_ms: float) -> float:
+    """What the requests that were sent before `at_ms` and ended after it had still to take, in total."""
+    across = (columns.sent_ms < at_ms) & (columns.done_ms > at_ms)
+    return float((columns.done_ms[across] - at_ms).sum())

@@ -18,6 +18,8 @@ from cadenza.stats.window import Window
 MIN_IN_FLIGHT_SHARE = 0.95
 # Changes that count, as fractions. TTFT scatters more than TPOT, and swings without the server having changed.
 MATERIAL = {"TPOT": 0.05, "TTFT": 0.25}
+# Of the rounds that TTFT is judged by in an open loop, which are eight times the requests in flight.
+OPEN_TPOT_SHARE = 4
 # Slots in step: the mean resultant length of their dispatch times within a round. By chance C uniform phases have one
 # of r with a probability of exp(−C r²) (Rayleigh), so that few slots cannot be told from slots in step.
 MIN_LOCKSTEP, LOCKSTEP_CHANCE = 0.8, 0.005
@@ -47,22 +49,43 @@ def _check_steady(point: Point, columns: Columns, window: Window) -> list[Check]
     """Neither TPOT nor TTFT (user TTFT where the plan sets the times) moves in the order of dispatch."""
     if not len(columns) or window.kind == "whole":
         return []
-    size = rounds_of(point, columns, window).in_flight
-    series = [(name, values) for name, values in _series(point, columns) if np.isfinite(values.values).any()]
+    series = [(name, values.values) for name, values in _series(point, columns) if np.isfinite(values.values).any()]
+    if not series:
+        return [Check("steady state", None, "no answer has a TPOT or a TTFT")]
+    sizes = _round_sizes(point, columns, window)
     changes = [
         (name, change)
-        for name, followed in series
-        if (change := find_change(followed.values, round_size=size, material=MATERIAL[name])) is not None
+        for name, values in series
+        if (change := find_change(values, round_size=sizes[name], material=MATERIAL[name])) is not None
     ]
     if changes:
         return [
             Check("steady state", Verdict.SUSPECT, f"no steady state: {_describe(name, change)}")
             for name, change in changes
         ]
-    if not series or not can_judge(len(series[0][1].values), size):
-        n = len(series[0][1].values) if series else 0
-        return [Check("steady state", None, f"{n} requests, {size} to a round: too few to see whether anything moves")]
-    return [Check("steady state", Verdict.VALID, "neither TPOT nor TTFT changes in the order of dispatch")]
+    judged = [name for name, values in series if can_judge(len(values), sizes[name])]
+    short = "; ".join(
+        f"{name}: {len(values)} requests, {sizes[name]} to a round: too few to judge"
+        for name, values in series
+        if name not in judged
+    )
+    if not judged:
+        return [Check("steady state", None, short)]
+    subject = "neither TPOT nor TTFT changes" if len(judged) == 2 else f"{judged[0]} does not change"
+    sentence = f"{subject} in the order of dispatch" + (f"; {short}" if short else "")
+    return [Check("steady state", Verdict.VALID, sentence)]
+
+
+def _round_sizes(point: Point, columns: Columns, window: Window) -> dict[str, int]:
+    """Requests that share their circumstances, for either series.
+
+    In an open loop TPOT follows the number in flight, whose memory is that of the requests in flight, and user TTFT
+    follows the backlog, whose memory is as much longer as `intervals.round_of` says.
+    """
+    rounds = rounds_of(point, columns, window)
+    if point.load is LoadLabel.CLOSED:
+        return {"TPOT": rounds.in_flight, "TTFT": rounds.in_flight}
+    return {"TPOT": max(rounds.in_flight, -(-rounds.size // OPEN_TPOT_SHARE)), "TTFT": rounds.size}
 
 
 def _series(point: Point, columns: Columns) -> list[tuple[str, Followed]]:

@@ -20,20 +20,22 @@ _Z = 2.33
 # A window shorter than this many response times shows how a backlog begins, and not whether it ends.
 MIN_RESPONSES = 5
 # Where the window is longer than this many mean waits, next to nobody waits.
-MIN_WAITS = 60
-# A server that keeps up completes more than arrives while its backlog is high. In simulation, 128 requests: 1.3 to 2.0
-# times what arrives at a load of 0.6, 0.6 to 1.15 times at a load of 1.1 (5th and 95th percentile, all servers tried).
-MIN_DRAIN = 1.15
-# The backlog of a server that has recovered is back where it was; a growing one is highest at the end.
-_END, _LOW = 0.1, 0.5
+MIN_WAITS = 200
+# A server that keeps up does more than arrives while its backlog is high. This limit and the one above were chosen in
+# simulation (docs/results/verdicts.md): the least false alarms at a load of 0.6 that leave next to none VALID at 1.1.
+MIN_DRAIN = 1.2
+# The backlog is high where it is at its upper quartile over time, or above.
+_HIGH = 0.75
+# Events that are looked at, at most: of more, every k-th one counts k times.
+_MAX_EVENTS = 200_000
 
 
 class Stability(msgspec.Struct, frozen=True, kw_only=True):
     """How a load whose times the plan sets was met; null: undefined.
 
     arriving_per_s    requests due in a second, by the plan
-    completed_per_s   answers completed in a second while at least half of the usual backlog was in the system: of an
-                      overloaded server its capacity
+    completed_per_s   requests' worth of work done in a second while the backlog was at its upper quartile or above: of
+                      an overloaded server its capacity
     window_responses  length of the window in mean user latencies
     window_waits      length of the window in mean waits (mean user TTFT less its 5th percentile)
     growth            requests that arrived in the second half of the window less those that ended, over what chance
@@ -59,10 +61,11 @@ def assess_stability(point: Point, columns: Columns) -> Stability | None:
 
     The window is that of the measured requests' intended starts, everything that was due or ended in it counts. The
     backlog **grows** where arrivals − completions of its second half exceed 2.33 · √(arrivals · c²), c² the squared
-    coefficient of variation of the gaps between arrivals, at least 1; or where people wait (the window is shorter than
-    60 mean waits), fewer than 1.15 times the arrivals are completed while the backlog is at its median or above, and
-    the backlog of the last tenth is not below half of its mean. A point is stable if its backlog does not grow and the
-    window holds five mean user latencies.
+    coefficient of variation of the gaps between arrivals, at least 1; or where requests wait (the window is shorter
+    than 200 mean waits) and the work done while the backlog is at its upper quartile or above is less than 1.2 times
+    what arrives. Work is counted in tokens, in units of the mean answer: completions of so few requests scatter by
+    their lengths, the tokens of a busy server do not. A point is stable if its backlog does not grow and the window
+    holds five mean user latencies.
     """
     due = columns.intended_ms[population(columns)]
     if point.load is LoadLabel.CLOSED or len(due) < 2 or not due.max() > due.min():
@@ -73,7 +76,7 @@ def assess_stability(point: Point, columns: Columns) -> Stability | None:
     taken = _all(follow(columns, columns.done_ms - since, since, columns.ok))
     ended = columns.done_ms[~columns.cancelled & np.isfinite(columns.done_ms)]
     rate = point.rate_per_s or 1000 * (len(due) - 1) / (end - start)
-    return assess_load(since, ended, (start, end), rate, ttft, taken)
+    return assess_load(since, ended, (start, end), rate, ttft, taken, _work(columns))
 
 
 def assess_load(
@@ -83,35 +86,50 @@ def assess_load(
     rate_per_s: float,
     ttft_ms: Floats,
     latency_ms: Floats,
+    work: tuple[Floats, Floats] | None = None,
 ) -> Stability:
-    """Of all intended starts and all ends, in any order, with the measured requests' user TTFT and user latency."""
+    """Of all intended starts and all ends, in any order, with the measured requests' user TTFT and user latency.
+
+    `work`: times (k,) at which a share (k,) of a request was done, in any order; a mean request is 1. None: the ends.
+    """
     start, end = window
     span = end - start
-    times, level = _backlog(due_ms, ended_ms, window)
-    lasted = np.diff(times)
-    usual = _median(level, lasted)
-    high = level >= max(usual, 1.0)
-    high_ms = float(lasted[high].sum())
-    inside = ended_ms[(ended_ms > start) & (ended_ms <= end)]
-    # The level right before an end: the last one that began before it.
-    before = level[np.clip(np.searchsorted(times, inside, side="left") - 1, 0, len(level) - 1)]
-    completed = 1000 * float((before >= max(usual, 1.0)).sum()) / high_ms if high_ms > 0 else math.nan
+    done = (ended_ms, np.ones(len(ended_ms))) if work is None else work
+    completed = _completed_per_s(_backlog(due_ms, ended_ms, window), done)
     responses = span / _mean(latency_ms)
     wait = _mean(ttft_ms) - (float(np.percentile(ttft_ms, 5)) if len(ttft_ms) else math.nan)
     waits = span / wait if wait > 0 else math.inf
     growth = _growth(due_ms, ended_ms, start + span / 2, end)
-    last = times[:-1] >= end - _END * span
-    mean = float((level * lasted).sum()) / span
-    stays = float((level * lasted)[last].sum()) / max(float(lasted[last].sum()), 1e-9) >= _LOW * mean
-    queued = waits < MIN_WAITS and completed < MIN_DRAIN * rate_per_s and stays
     return Stability(
         arriving_per_s=rate_per_s,
         completed_per_s=completed,
         window_responses=responses,
         window_waits=waits,
         growth=growth,
-        grows=bool(growth > 1 or queued),
+        grows=bool(growth > 1 or (waits < MIN_WAITS and completed < MIN_DRAIN * rate_per_s)),
     )
+
+
+def _work(columns: Columns) -> tuple[Floats, Floats]:
+    """Tokens as shares of the mean answer, and 1 for each request that ended without an event."""
+    lengths = columns.output_tok[columns.ok & (columns.output_tok > 0)]
+    step = max(1, len(columns.event_ms) // _MAX_EVENTS)
+    shares = columns.event_tok[::step] * step / (float(lengths.mean()) if len(lengths) else 1.0)
+    silent = ~columns.cancelled & np.isfinite(columns.done_ms) & np.isnan(columns.first_ms)
+    times = np.concatenate([columns.event_ms[::step], columns.done_ms[silent]])
+    return times, np.concatenate([shares, np.ones(int(silent.sum()))])
+
+
+def _completed_per_s(backlog: tuple[Floats, Floats], work: tuple[Floats, Floats]) -> float:
+    """Requests' worth of work a second while the backlog is high; NaN: it never is."""
+    (times, level), (done_ms, shares) = backlog, work
+    lasted = np.diff(times)
+    least = max(_quantile(level, lasted, _HIGH), 1.0)
+    high_ms = float(lasted[level >= least].sum())
+    inside = (done_ms > times[0]) & (done_ms <= times[-1])
+    # The level right before the end of an answer: it is in the system until then.
+    before = level[np.clip(np.searchsorted(times, done_ms[inside], side="left") - 1, 0, len(level) - 1)]
+    return 1000 * float(shares[inside][before >= least].sum()) / high_ms if high_ms > 0 else math.nan
 
 
 def _backlog(due_ms: Floats, ended_ms: Floats, window: tuple[float, float]) -> tuple[Floats, Floats]:
@@ -137,11 +155,11 @@ def _growth(due_ms: Floats, ended_ms: Floats, start: float, end: float) -> float
     return (len(arrived) - ended) / (_Z * math.sqrt(burstiness * len(arrived)))
 
 
-def _median(level: Floats, lasted: Floats) -> float:
-    """Median over time."""
+def _quantile(level: Floats, lasted: Floats, q: float) -> float:
+    """Over time: the level that is not exceeded for a share `q` of it."""
     order = np.argsort(level, kind="stable")
     sums = np.cumsum(lasted[order])
-    return float(level[order][min(np.searchsorted(sums, sums[-1] / 2), len(order) - 1)])
+    return float(level[order][min(np.searchsorted(sums, q * sums[-1]), len(order) - 1)])
 
 
 def _all(followed: Followed) -> Floats:
