@@ -1,9 +1,14 @@
-"""Lockstep against closed forms."""
+"""Lockstep and silence against closed forms."""
 
 import numpy as np
 import pytest
 
-from cadenza.stats.load_checks import lockstep
+from cadenza.record import Record
+from cadenza.stats.columns import Columns
+from cadenza.stats.load_checks import lockstep, silence
+from cadenza.stats.summary import summarise_point
+from cadenza.stats.verdict import Verdict
+from support.columns import closed, rec
 
 
 def test_all_at_once_is_one_and_evenly_spaced_is_none() -> None:
@@ -20,3 +25,35 @@ def test_half_of_a_round_is_two_over_pi() -> None:
 
 def test_fewer_than_two_rounds_are_not_judged() -> None:
     assert np.isnan(lockstep(np.arange(16.0), 8))
+
+
+def streams(begin: list[float], silent: tuple[float, float]) -> list[Record]:
+    """A request at each time, a token each 5 ms for 100 ms; what falls into the silence comes at its end."""
+    found = []
+    for k, at in enumerate(begin):
+        events = [at + 5 * j for j in range(1, 21)]
+        found.append(rec(k, at, [silent[1] if silent[0] < event < silent[1] else event for event in events]))
+    return found
+
+
+def test_a_silence_is_as_long_as_it_was() -> None:
+    # Dispatches each 50 ms to 950 ms, so that the point lasts for 1,045 ms in 200 steps of 5.2 ms; two in flight.
+    lasted_ms, share = silence(Columns.of(streams([50.0 * k for k in range(20)], (300, 700))))
+    assert lasted_ms == pytest.approx(400, abs=2 * 1045 / 200)
+    assert share == pytest.approx(400 / 1045, abs=0.01)
+
+
+def test_idle_is_not_silent() -> None:
+    """Between 200 and 800 ms nothing is in flight: the server had nothing to say."""
+    begin = [0.0, 50.0, 100.0, 800.0, 850.0, 900.0]
+    lasted_ms, _ = silence(Columns.of(streams(begin, (0, 0))))
+    assert lasted_ms <= 2 * 1000 / 200
+
+
+def test_a_silent_server_is_named() -> None:
+    point = closed(2, 20)
+    records = streams([50.0 * k for k in range(20)], (300, 700))
+    by_name = {check.name: check for check in summarise_point(point, records).checks}
+    assert by_name["silence"].verdict is Verdict.SUSPECT
+    well = streams([50.0 * k for k in range(20)], (0, 0))
+    assert {check.name: check.verdict for check in summarise_point(point, well).checks}["silence"] is Verdict.VALID

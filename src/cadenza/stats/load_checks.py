@@ -5,7 +5,7 @@ import numpy as np
 from cadenza.record import LoadLabel, Point
 from cadenza.stats import latency
 from cadenza.stats.columns import Columns, Floats
-from cadenza.stats.concurrency import mean_in_flight, peak_in_flight
+from cadenza.stats.concurrency import in_flight, mean_in_flight, peak_in_flight
 from cadenza.stats.intervals import mean_interval
 from cadenza.stats.population import Followed, censored, follow, population, was_held
 from cadenza.stats.rounds import rounds_of
@@ -20,6 +20,8 @@ MIN_IN_FLIGHT_SHARE = 0.95
 MATERIAL = {"TPOT": 0.05, "TTFT": 0.25}
 # Of the rounds that TTFT is judged by in an open loop, which are eight times the requests in flight.
 OPEN_TPOT_SHARE = 4
+# A silence of this share of a point, and of so many usual times to the first token, is a server that has stopped.
+MAX_SILENT_SHARE, SILENT_TTFTS, SILENT_STEPS = 0.05, 10.0, 200
 # Slots in step: the mean resultant length of their dispatch times within a round. By chance C uniform phases have one
 # of r with a probability of exp(−C r²) (Rayleigh), so that few slots cannot be told from slots in step.
 MIN_LOCKSTEP, LOCKSTEP_CHANCE = 0.8, 0.005
@@ -30,6 +32,7 @@ def check_load(point: Point, columns: Columns, window: Window) -> list[Check]:
     return [
         *_check_window(window, columns),
         *_check_steady(point, columns, window),
+        *_check_silence(columns),
         *_check_end(point, columns, window),
         *_check_stability(point, columns),
         *_check_lockstep(point, columns),
@@ -102,6 +105,49 @@ def _describe(name: str, change: Change) -> str:
     return f"{name} {change.kind}: {change.before:.4g} to {change.after:.4g} ms ({100 * change.relative:+.0f} %)"
 
 
+def _check_silence(columns: Columns) -> list[Check]:
+    """A server that sends nothing to anybody while requests wait has stopped, however fast it is before and after."""
+    lasted_ms, share = silence(columns)
+    if lasted_ms != lasted_ms:
+        return []
+    ttft = latency.ttft_ms(columns)[columns.measured & columns.ok]
+    ttft = ttft[np.isfinite(ttft)]
+    # Few requests can be slow to begin; a quarter of them is not.
+    usual_ms = float(np.percentile(ttft, 25)) if len(ttft) else 0.0
+    wrong = share > MAX_SILENT_SHARE and lasted_ms > SILENT_TTFTS * usual_ms
+    sentence = f"the server sent nothing for {lasted_ms / 1000:.1f} s ({100 * share:.0f} % of the point)"
+    if not wrong:
+        return [Check("silence", Verdict.VALID, "the server sent nothing for no longer than a request takes to begin")]
+    return [Check("silence", Verdict.SUSPECT, f"{sentence} while requests waited")]
+
+
+def silence(columns: Columns) -> tuple[float, float]:
+    """**Silence**: the longest time without an event of any request while at least one is in flight; ms, and its share.
+
+    Of the time from the first dispatch of any phase to the last end of a measured request, in steps of 0.5 %: a silence
+    is a run of steps without an event, throughout which a request is in flight. NaN: nothing was sent, or has ended.
+    """
+    sent = columns.sent_ms[np.isfinite(columns.sent_ms)]
+    ended = columns.done_ms[columns.measured & np.isfinite(columns.done_ms)]
+    if not len(sent) or not len(ended) or not ended.max() > sent.min():
+        return float("nan"), float("nan")
+    start, end = float(sent.min()), float(ended.max())
+    edges = np.linspace(start, end, SILENT_STEPS + 1)
+    heard = np.histogram(columns.event_ms, SILENT_STEPS, (start, end))[0]
+    times, level = in_flight(columns)
+    # The least level in each step: at its start, and at every change inside it.
+    least = np.concatenate([[0], level])[np.searchsorted(times, edges[:-1], side="right")]
+    place = np.clip(np.searchsorted(edges, times, side="right") - 1, 0, SILENT_STEPS - 1)
+    inside = (times > start) & (times <= end)
+    np.minimum.at(least, place[inside], level[inside])
+    quiet = (heard == 0) & (least > 0)
+    longest = run = 0
+    for step in quiet.tolist():
+        run = run + 1 if step else 0
+        longest = max(longest, run)
+    return longest * (end - start) / SILENT_STEPS, longest / SILENT_STEPS
+
+
 def _check_end(point: Point, columns: Columns, window: Window) -> list[Check]:
     """Every measured request was followed to its end, under the load that it was measured under."""
     lost, mine = int(censored(columns).sum()), int(population(columns).sum())
@@ -153,7 +199,7 @@ def _judge_stability(load: Stability) -> Check:
         return Check("stability", Verdict.SUSPECT, told)
     told = f"the window is {load.window_responses:.1f} mean user latencies long"
     if not load.is_stable:
-        short = f"{told}, at least {MIN_RESPONSES} are needed to see whether the backlog grows: measure longer"
+        short = f"{told}, {MIN_RESPONSES} are needed to see whether the backlog grows: measure longer; {rates}, {done}"
         return Check("stability", Verdict.SUSPECT, short)
     return Check("stability", Verdict.VALID, f"{rates}, and the backlog does not grow; {told}")
 

@@ -9,8 +9,8 @@ from cadenza.sweep.plan import draw_requests
 
 # Requests whose lengths are looked at for their mean.
 _LENGTHS = 32
-# What a point takes that is measured until it is enough: so many requests at least, and rounds of C.
-_AUTO_REQUESTS, _AUTO_ROUNDS = 130, 16
+# What a point takes that is measured until it is enough: so many requests at least, and so many for each in flight.
+_AUTO_REQUESTS, _AUTO_ROUNDS, _AUTO_OPEN_ROUNDS = 130, 16, 84
 # Of a point's share of the time, what its cooldown may take of it: the rest is left for measuring.
 _COOLDOWN_SHARE = 0.25
 
@@ -96,8 +96,8 @@ class Forecast:
         if point.duration_s is not None:
             return point.duration_s + answer_s
         slots = point.concurrency or 1
-        planned = point.planned or max(_AUTO_REQUESTS, _AUTO_ROUNDS * slots)
-        seconds = (point.warmup + planned) * answer_s / slots
         if point.rate_per_s is not None:
-            seconds = (point.warmup + planned) / point.rate_per_s
-        return seconds + answer_s
+            enough = max(_AUTO_REQUESTS, _AUTO_OPEN_ROUNDS * point.rate_per_s * answer_s)
+            return (point.warmup + (point.planned or enough)) / point.rate_per_s + answer_s
+        planned = point.planned or max(_AUTO_REQUESTS, _AUTO_ROUNDS * slots)
+        return (point.warmup + planned) * answer_s / slots + answer_s
