@@ -1,5 +1,7 @@
 """Was the load what was asked for, for long enough, and did anything move while it was?"""
 
+import math
+
 import numpy as np
 
 from cadenza.record import LoadLabel, Point
@@ -22,6 +24,8 @@ MATERIAL = {"TPOT": 0.05, "TTFT": 0.25}
 OPEN_TPOT_SHARE = 4
 # A silence of this share of a point, and of so many usual times to the first token, is a server that has stopped.
 MAX_SILENT_SHARE, SILENT_TTFTS, SILENT_STEPS = 0.05, 10.0, 200
+# Of a mean: less than this makes no difference to anybody.
+MOVED = 0.01
 # Slots in step: the mean resultant length of their dispatch times within a round. By chance C uniform phases have one
 # of r with a probability of exp(−C r²) (Rayleigh), so that few slots cannot be told from slots in step.
 MIN_LOCKSTEP, LOCKSTEP_CHANCE = 0.8, 0.005
@@ -166,19 +170,22 @@ def _check_end(point: Point, columns: Columns, window: Window) -> list[Check]:
 
 
 def _moved_by_end(point: Point, columns: Columns, window: Window) -> str | None:
-    """The first mean that differs by more than its interval without the requests that saw the load fall."""
+    """The first mean that the requests which saw the load fall move beyond the interval of all the others."""
     last_ms = float(np.nanmax(columns.sent_ms[columns.measured], initial=-np.inf))
     rounds = rounds_of(point, columns, window)
     for name, followed in _series(point, columns):
         values = followed.values
         before = values[columns.done_ms[followed.places] <= last_ms]
-        interval = mean_interval(values, round_size=rounds.size, phases=rounds.phases)
+        interval = mean_interval(before, round_size=rounds.size, phases=rounds.phases)
         half = (interval.high - interval.low) / 2
         if not len(before) or not len(values):
             continue
         difference = float(values.mean() - before.mean())
-        mean = abs(float(values.mean()))
-        if abs(difference) > max(1e-3 * mean, half if half == half else 0.05 * mean):
+        # By chance a mean without k of n values differs by their standard deviation · √(k / (n (n − k))).
+        n, kept = len(values), len(before)
+        chance = 3 * float(before.std()) * math.sqrt((n - kept) / (n * kept))
+        allowed = max(MOVED * abs(float(values.mean())), chance, half if half == half else 0.0)
+        if abs(difference) > allowed:
             return f"without the requests that saw it fall, mean {name} differs by {-difference:+.3g} ms"
     return None
 
