@@ -51,11 +51,11 @@ def test_idle_is_not_silent() -> None:
 
 
 def back_to_back(n: int, slots: int, fast: int) -> list[Record]:
-    """Answers of 11 tokens on slots that are never empty, 10 ms a token, and 2 ms in the last `fast` of them."""
+    """Answers of 11 tokens on slots that are never empty, 10 ms a token, and 8 ms in the last `fast` of them."""
     found, free = [], [13.0 * slot for slot in range(slots)]
     for k in range(n):
         at = min(free)
-        tpot = 2.0 if k >= n - fast else 10.0
+        tpot = 8.0 if k >= n - fast else 10.0
         found.append(rec(k, at, [at + 20 + tpot * j for j in range(11)]))
         free[free.index(at)] = at + 20 + 10 * tpot
     return found
@@ -63,12 +63,12 @@ def back_to_back(n: int, slots: int, fast: int) -> list[Record]:
 
 @pytest.mark.parametrize(("fast", "verdict"), [(0, Verdict.VALID), (8, Verdict.SUSPECT)])
 def test_a_run_without_cooldown_keeps_its_verdict_where_its_end_moves_nothing(fast: int, verdict: Verdict) -> None:
-    """With 8 fast of 200 mean TPOT is 10 − 0.32 ms; the others have no spread at all."""
-    found = summarise_point(closed(8, 200), back_to_back(200, 8, fast))
+    """With 8 fast of 100 mean TPOT is 10 − 0.16 ms; the others have no spread at all."""
+    found = summarise_point(closed(8, 100), back_to_back(100, 8, fast))
     assert {check.name: check.verdict for check in found.checks}["followed"] is verdict
-    held = closed(8, 200)
+    held = closed(8, 100)
     held.cooldown_s = 60.0
-    again = summarise_point(held, back_to_back(200, 8, fast))
+    again = summarise_point(held, back_to_back(100, 8, fast))
     assert {check.name: check.verdict for check in again.checks}["followed"] is Verdict.VALID
 
 
