@@ -93,7 +93,7 @@ def user_ttft_ms(found: list[dict[str, Any]]) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("flags", "at"), [((), 3.2), ((), 4.5), (("-c", "4"), 4.5)], ids=["open", "open, at the end", "capped, at the end"]
+    ("flags", "at"), [((), 3.2), ((), 4.0), (("-c", "4"), 4.0)], ids=["open", "open, at the end", "capped, at the end"]
 )
 def test_a_frozen_server_is_in_the_figures_or_the_point_is_not_valid(
     flags: tuple[str, ...], at: float, tmp_path: Path
@@ -114,8 +114,9 @@ def test_a_frozen_server_is_in_the_figures_or_the_point_is_not_valid(
     after = of(found, "cooldown")
     last_ns = max(record["done_ns"] for record in of(found, "measure"))
     assert all(record["intended_ns"] <= last_ns + 1e8 for record in after)
-    if at > 4:  # the last requests were due in the freeze
-        assert len(after) > (0 if flags else 5)  # under a cap they queue behind those that are measured
+    last_due_ns = max(record["intended_ns"] for record in of(found, "measure"))
+    if not flags and last_ns - last_due_ns > 5e8:  # ten arrivals or so; under a cap they queue behind the measured ones
+        assert after
     assert in_flight_peak(found) <= (4 if flags else 1000)
 
 
@@ -167,7 +168,8 @@ def test_ctrl_c_in_each_phase_is_a_report_and_130(phase: str, tmp_path: Path) ->
     """The server falls silent after 4 s, so that the cooldown lasts until somebody ends it."""
     with engine(freeze(4000, 4.0)) as url:
         warmup = 5000 if phase == "warmup" else 5
-        requests = 40 if phase == "cooldown" else 5000
+        # Five seconds of arrivals are not over before the server falls silent, and long over before the signal.
+        requests = 100 if phase == "cooldown" else 5000
         load = ("--rate", str(RATE), "--requests", str(requests), "--warmup", str(warmup), "--output-tokens", "20")
         process = start(tmp_path, "--url", url, *load)
         deadline = time.monotonic() + 30
@@ -175,8 +177,8 @@ def test_ctrl_c_in_each_phase_is_a_report_and_130(phase: str, tmp_path: Path) ->
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        if phase == "cooldown":  # 45 arrivals at 20 a second are over by then, and what is due later is not measured
-            time.sleep(3.5)
+        if phase == "cooldown":
+            time.sleep(8)
         os.killpg(process.pid, signal.SIGINT)
         summary, err = finish(process)
     assert process.returncode == 130, err
