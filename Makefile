@@ -5,10 +5,10 @@
 VENV := .venv
 # Beside these, which need a server or install other tools: bench.real_vllm URL, bench.engine_vs_vllm URL,
 # bench.scheduler.compare, bench.peers.run.
-BENCHES := startup sse_rate engine_rate engine_pace campaign soak exporter trust hot_path open_loop hold freeze
+BENCHES := startup summary sse_rate engine_rate engine_pace campaign soak exporter trust hot_path open_loop hold freeze
 PYTHON := $(VENV)/bin/python
 # Small enough for about a minute, large enough for every concurrency to reach its steady state.
-DEMO := --engine mi50-rx6900xt --speed 10 -c 1,2,4,8,16 --requests 40 --output-tokens 20:28
+DEMO := --engine mi50-rx6900xt --speed 16 -c 1,2,4,8,16 --requests 64 --output-tokens 20:28
 WHEEL_CHECK := build/wheel-check
 
 help: ## what there is to make

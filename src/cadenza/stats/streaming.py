@@ -15,6 +15,8 @@ MIN_PIECES_PER_EVENT = 0.5
 MAX_LUMPED_SHARE = 0.1
 # Of the time between two pieces: where answers are read later, the client itself may have gathered them.
 MAX_READ_LAG_SHARE = 0.5
+# Tokens of the first stamp that are worth a word: two events that happened to share a packet are not.
+COALESCED = 1.1
 
 
 def count_pieces(columns: Columns) -> Ints:
@@ -54,7 +56,7 @@ def notes_streaming(columns: Columns) -> list[str]:
         told = f"{never} of {int(columns.output_tok[answers].sum())} tokens were counted and never streamed"
         notes.append(f"{told} (hidden reasoning): TPOT is of the others")
     first = (columns.streamed_tok - columns.later_tok)[counted & np.isfinite(columns.later_tok)]
-    if len(first) and first.mean() > 1.005:
+    if len(first) and first.mean() > COALESCED:
         notes.append(f"the first stamp has {first.mean():.4g} tokens (mean): TPOT is of those after it")
     unknown = answers & (columns.later_why == UNKNOWN)
     if unknown.any():
