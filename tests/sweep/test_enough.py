@@ -210,7 +210,9 @@ def queue(rho: float, n: int, seed: int = 1) -> list[Record]:
 
 @pytest.mark.parametrize("rho", [1.5, 2.0, 3.0])
 def test_an_overloaded_open_loop_stops_early(rho: float) -> None:
-    assert needed(open_point(10 * rho), queue(rho, 2000)) == FLOOR
+    stopped = needed(open_point(10 * rho), queue(rho, 2000))
+    assert stopped is not None
+    assert 2 * FLOOR <= stopped < 3 * FLOOR  # two looks in a row
 
 
 def test_a_busy_one_goes_on() -> None:

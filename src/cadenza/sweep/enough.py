@@ -25,6 +25,8 @@ PERCENTILE = "p95"
 _STEP = 1.1
 # A request's tokens lie between its first and its last event; so many stamps stand for them.
 _STAMPS = 8
+# A backlog has to grow at two looks in a row, of this many times the floor: a load of 0.8 seems to now and then.
+_GROWN = 2
 # Slots that need more rounds than this for one more independent choice of their positions do not mix in a point's time.
 _MIXING_ROUNDS = 100
 _NAN = float("nan")
@@ -51,8 +53,8 @@ class Enough:
 
     Enough: at least 130 requests have a TTFT, and the 95 % intervals of the means of TTFT and TPOT and of the
     throughput are within ± 5 %. An interval that the slots' fixed positions alone keep wide (`phases_seen`, equal
-    lengths) is not waited for, since more requests do not narrow it. Enough, too: a backlog that grows, and 130
-    requests without one success, since neither gets better by going on.
+    lengths) is not waited for, since more requests do not narrow it. Enough, too: a backlog that grows, at two looks in
+    a row of 260 requests or more, and 130 requests without one success, since neither gets better by going on.
     """
 
     def __init__(self, point: Point) -> None:
@@ -64,6 +66,7 @@ class Enough:
         self._origin_ns: int | None = None
         self._measured = 0
         self._look_at = FLOORS[PERCENTILE]
+        self._grew = False
         self._met = False
 
     def add(self, record: Record) -> None:
@@ -99,8 +102,12 @@ class Enough:
         rows = every.of(every.number >= self._warmup)
         ttft = rows.first - (rows.sent if self._closed else rows.due)
         succeeded = int(np.isfinite(ttft).sum())
-        if not succeeded or (not self._closed and self._grows(rows)):
-            return True  # no figure of it will ever settle, and it is not VALID however long it is
+        if not succeeded:
+            return True
+        if not self._closed and len(ttft) >= _GROWN * FLOORS[PERCENTILE]:
+            grew, self._grew = self._grew, self._grows(rows)
+            if grew and self._grew:
+                return True  # no figure of it will ever settle, and it is not VALID however long it is
         if succeeded < FLOORS[PERCENTILE]:
             return False
         tpot = np.where(rows.tokens > 1, (rows.last - rows.first) / np.maximum(rows.tokens - 1, 1), _NAN)
