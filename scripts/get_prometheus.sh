@@ -1,12 +1,20 @@
 #!/bin/sh
-# Prometheus, promtool and Alertmanager for the tests that run them: Debian's packages, unpacked into FOLDER, no root.
+# Prometheus, promtool and Alertmanager for the tests that run them: Debian's packages, unpacked into FOLDER.
 #   scripts/get_prometheus.sh FOLDER [SUITE]
 #   SUITE   another release of Debian than this machine's: forky has Prometheus 3, bookworm 2.42; with docker compose 2
 # Prints the folder to put on PATH; exit 1, with a sentence, where they cannot be had. Does nothing on a second run.
 set -eu
 folder=$1 suite=${2:-}
 bin="$folder/usr/bin"
-if [ -x "$bin/prometheus" ] && [ -x "$bin/promtool" ]; then printf '%s\n' "$bin"; exit 0; fi
+templates=/usr/share/prometheus/alertmanager
+# Debian's Alertmanager reads its templates from there, wherever it lies itself, and ends without them.
+give_templates() {
+  [ -x "$bin/prometheus-alertmanager" ] && [ ! -e "$templates/email.tmpl" ] || return 0
+  mkdir -p "$templates" 2>/dev/null && cp "$folder$templates"/*.tmpl "$templates" 2>/dev/null && return 0
+  rm "$bin/prometheus-alertmanager"
+  echo "cadenza: no Alertmanager: it needs $templates; as root: apt-get install prometheus-alertmanager" >&2
+}
+if [ -x "$bin/prometheus" ] && [ -x "$bin/promtool" ]; then give_templates; printf '%s\n' "$bin"; exit 0; fi
 command -v apt-get >/dev/null 2>&1 && command -v dpkg >/dev/null 2>&1 || {
   echo "cadenza: no apt-get here: install Prometheus from https://prometheus.io/download and put it on PATH" >&2; exit 1; }
 mkdir -p "$folder/deb"
@@ -39,4 +47,5 @@ for package in *.deb; do dpkg -x "$package" ..; done
 plugin=usr/libexec/docker/cli-plugins/docker-compose
 if [ -e "../$plugin" ] && [ ! -e ../usr/bin/docker-compose ]; then ln -s "../../$plugin" ../usr/bin/docker-compose; fi
 cd "$here"
+give_templates
 printf '%s\n' "$bin"
