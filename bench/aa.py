@@ -30,9 +30,8 @@ from cadenza.engine.build import build_core
 from cadenza.engine.face import Face
 from cadenza.engine.text import output_token
 from cadenza.load.memory import MemoryTransport
-from cadenza.load.shard import Tally
 from cadenza.load.target import IN_PROCESS
-from cadenza.record import Point
+from cadenza.report.live import Progress
 from cadenza.report.table import headline_percentile, label, ttft_headline
 from cadenza.spec import Credentials, Spec, Telemetry
 from cadenza.stats.distribution import Distribution
@@ -41,7 +40,7 @@ from cadenza.stats.verdict import Verdict
 from cadenza.store.environment import describe_environment
 from cadenza.store.manifest import Manifest, RunStatus, Server
 from cadenza.store.rundir import create_run
-from cadenza.sweep.forecast import Forecast, response_s
+from cadenza.sweep.forecast import response_s
 from cadenza.sweep.grid import lay_out
 from cadenza.sweep.plan import Phrasing
 from cadenza.sweep.preflight import examine
@@ -63,16 +62,6 @@ class Figure(NamedTuple):
     value: float
     low: float
     high: float
-
-
-class Silence:
-    """A `Watcher` that says nothing."""
-
-    def point_started(self, point: Point, position: int, total: int, forecast: Forecast) -> None: ...
-
-    def point_goes_on(self, tally: Tally) -> None: ...
-
-    def point_done(self, summary: PointSummary) -> None: ...
 
 
 def _engine(seed: int, spec: Spec, phrasing: Phrasing) -> tuple[MemoryTransport, Server]:
@@ -128,7 +117,8 @@ def measure(server: str, spec: Spec, folder: Path) -> PointSummary:
         points=lay_out(spec, [MODEL], response_s(spec, found, MODEL)),
     )
     writer = create_run(folder / str(spec.seed), manifest)
-    (summary,) = Runner(spec, transport, phrasing, writer, Silence(), lambda: False, {}).run().points
+    quiet = Progress(sys.stderr, quiet=True)
+    (summary,) = Runner(spec, transport, phrasing, writer, quiet, lambda: False, {}).run().points
     writer.close(RunStatus.COMPLETE)
     return summary
 

@@ -9,8 +9,8 @@ import pytest
 from cadenza.record import LoadLabel, Outcome, Phase, Point, Record
 from cadenza.sweep import enough as module
 from cadenza.sweep.enough import Enough
+from support.columns import MS, rec
 
-MS = 1_000_000
 FLOOR = 130  # of P95
 
 
@@ -27,20 +27,9 @@ def record(
     phase: Phase = Phase.MEASURE,
     outcome: Outcome = Outcome.OK,
 ) -> Record:
-    due, first = round(due_ms * MS), round((due_ms + ttft_ms) * MS)
-    events = [first + round(k * tpot_ms * MS) for k in range(tokens)] if outcome is Outcome.OK else []
-    return Record(
-        point=0,
-        index=index,
-        phase=phase,
-        model="m",
-        outcome=outcome,
-        intended_ns=due,
-        sent_ns=due,
-        event_ns=events,
-        done_ns=events[-1] if events else first,
-        output_tokens=tokens if events else None,
-    )
+    first_ms = due_ms + ttft_ms
+    events = [first_ms + k * tpot_ms for k in range(tokens)] if outcome is Outcome.OK else []
+    return rec(index, due_ms, events, done=None if events else first_ms, phase=phase, outcome=outcome)
 
 
 def one_slot(n: int, ttft: Callable[[int], float], tpot: Callable[[int], float], first: int = 0) -> list[Record]:

@@ -34,6 +34,7 @@ class Columns(msgspec.Struct, kw_only=True, frozen=True):
     output_tok     tokens of the answer as `token_source` counts them; 0 where nothing came
     read_lag_ms    the longest that a piece of the answer lay unread; NaN: not known, the stamps are the reads' own
     prompt_tok, aimed_tok   prompt tokens as the server counts them, and as the source aimed at; NaN: not known
+    asked_tok      output tokens that were asked for; NaN: not known
     cancelled      we ended it (`cancelled`), or never sent it (`dropped`; sent_ms is then NaN)
     told           the server counted output_tok (usage), not we
     streamed_tok   output tokens that came in events: less than output_tok where thinking was counted and not streamed
@@ -60,6 +61,7 @@ class Columns(msgspec.Struct, kw_only=True, frozen=True):
     read_lag_ms: Floats
     prompt_tok: Floats
     aimed_tok: Floats
+    asked_tok: Floats
     output_tok: Ints
     told: Bools
     streamed_tok: Floats
@@ -100,6 +102,7 @@ class Columns(msgspec.Struct, kw_only=True, frozen=True):
             read_lag_ms=_stamps(0, [row.read_lag_ns for row in rows]),
             prompt_tok=_counts([row.prompt_tokens for row in rows]),
             aimed_tok=_counts([row.aimed_prompt_tokens for row in rows]),
+            asked_tok=_counts([row.asked_output_tokens for row in rows]),
             output_tok=answers.output_tok,
             told=answers.counted,
             streamed_tok=later.streamed_tok,

@@ -7,6 +7,7 @@ from cadenza.record import LoadLabel, Point, PointStatus
 from cadenza.spec import Slo
 from cadenza.stats.columns import Bools, Columns, Floats
 from cadenza.stats.latency import latency_ms, tpot_ms, ttft_ms, user_latency_ms, user_ttft_ms
+from cadenza.stats.population import censored, ended_ms, population
 from cadenza.stats.window import Window
 
 NAN = float("nan")
@@ -56,19 +57,6 @@ def meets(point: Point, columns: Columns, slo: Slo) -> Bools:
     return good
 
 
-def population(point: Point, columns: Columns) -> Bools:
-    """**Population** of goodput: (n,) measured requests that were due, whatever their end and however late it came.
-
-    Closed loop: those that were sent. Open and capped loop: those whose intended start lies in the part that was
-    measured, those that waited at the client and were never sent among them. Not those that an interruption left in the
-    plan before they were due: no user waited for them.
-    """
-    sent = np.isfinite(columns.sent_ms)
-    if point.load is LoadLabel.CLOSED:
-        return columns.measured & sent
-    return columns.measured & (sent | (columns.intended_ms <= _end_ms(columns)))
-
-
 def undecided(point: Point, columns: Columns, slo: Slo) -> Bools:
     """**Undecided**: (n,) requests of the population that an interrupted run cut off before they had missed a bound.
 
@@ -79,10 +67,10 @@ def undecided(point: Point, columns: Columns, slo: Slo) -> Bools:
     """
     if point.status is PointStatus.COMPLETE:
         return np.zeros(len(columns), dtype=bool)
-    start_ms = columns.sent_ms if point.load is LoadLabel.CLOSED else columns.intended_ms
-    end_ms = np.where(np.isfinite(columns.done_ms), columns.done_ms, _end_ms(columns))
+    start_ms = _start_ms(point, columns)
+    end_ms = ended_ms(columns)
     first_ms = np.where(np.isfinite(columns.first_ms), columns.first_ms, end_ms)
-    open_yet = columns.cancelled & population(point, columns)
+    open_yet = censored(columns) & np.isfinite(start_ms)
     if slo.ttft_ms is not None:
         open_yet &= _within(first_ms - start_ms, slo.ttft_ms)
     if slo.latency_ms is not None:
@@ -97,10 +85,10 @@ def goodput(point: Point, columns: Columns, window: Window, slo: Slo) -> Goodput
     misses. NaN: the window has no length, or nothing is judged. A run that was killed has no record of what was in
     flight; those requests are not counted.
     """
-    mine, open_yet = population(point, columns), undecided(point, columns, slo)
+    start_ms = _start_ms(point, columns)
+    mine, open_yet = population(columns) & np.isfinite(start_ms), undecided(point, columns, slo)
     met = mine & meets(point, columns, slo)
     good, of, left = int(met.sum()), int((mine & ~open_yet).sum()), int(open_yet.sum())
-    start_ms = columns.sent_ms if point.load is LoadLabel.CLOSED else columns.intended_ms
     in_window = int((met & window.holds(start_ms)).sum())
     low, high = (good / (of + left), (good + left) / (of + left)) if of + left else (NAN, NAN)
     return Goodput(
@@ -115,6 +103,11 @@ def goodput(point: Point, columns: Columns, window: Window, slo: Slo) -> Goodput
     )
 
 
+def _start_ms(point: Point, columns: Columns) -> Floats:
+    """When each request's time begins to count; NaN: a closed loop never sent it, so that nobody waited."""
+    return columns.sent_ms if point.load is LoadLabel.CLOSED else columns.intended_ms
+
+
 def _attained(low: float, high: float, attainment: float | None) -> bool | None:
     if attainment is None or low < attainment <= high:
         return None
@@ -124,9 +117,3 @@ def _attained(low: float, high: float, attainment: float | None) -> bool | None:
 def _within(values_ms: Floats, bound_ms: float) -> Bools:
     """Not above the bound; NaN is not within it."""
     return np.asarray(values_ms <= bound_ms + _HALF_NS_MS)
-
-
-def _end_ms(columns: Columns) -> float:
-    """The last stamp of any request. What an interruption cancels is stamped with its time."""
-    done_ms = columns.done_ms[np.isfinite(columns.done_ms)]
-    return float(done_ms.max()) if len(done_ms) else float("-inf")

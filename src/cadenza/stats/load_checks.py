@@ -9,7 +9,7 @@ from cadenza.stats import latency
 from cadenza.stats.columns import Columns, Floats
 from cadenza.stats.concurrency import in_flight, mean_in_flight, peak_in_flight
 from cadenza.stats.intervals import mean_interval
-from cadenza.stats.population import Followed, censored, follow, population, was_held
+from cadenza.stats.population import Followed, censored, follow_tpot, follow_ttft, population, was_held
 from cadenza.stats.rounds import rounds_of
 from cadenza.stats.stability import MIN_RESPONSES, Stability, assess_stability
 from cadenza.stats.steady import Change, can_judge, find_change
@@ -98,13 +98,10 @@ def _round_sizes(point: Point, columns: Columns, window: Window) -> dict[str, in
 
 
 def _series(point: Point, columns: Columns) -> list[tuple[str, Followed]]:
-    first = np.isfinite(columns.first_ms)
-    if point.load is LoadLabel.CLOSED:
-        ttft = follow(columns, latency.ttft_ms(columns), columns.sent_ms, first)
-    else:
-        ttft = follow(columns, latency.user_ttft_ms(columns), columns.intended_ms, first)
-    nothing = np.zeros(len(columns), dtype=bool)
-    return [("TPOT", follow(columns, latency.tpot_ms(columns), columns.first_ms, nothing)), ("TTFT", ttft)]
+    return [
+        ("TPOT", follow_tpot(columns)),
+        ("TTFT", follow_ttft(columns, user=point.load is not LoadLabel.CLOSED)),
+    ]
 
 
 def _describe(name: str, change: Change) -> str:

@@ -12,8 +12,7 @@ import numpy as np
 
 from cadenza.record import LoadLabel, Point
 from cadenza.stats.columns import Columns, Floats
-from cadenza.stats.latency import user_ttft_ms
-from cadenza.stats.population import Followed, follow, population
+from cadenza.stats.population import Followed, follow_latency, follow_ttft, population
 
 # One-sided 1 % of a normal distribution: how far the backlog of a Poisson process grows by chance.
 _Z = 2.33
@@ -72,8 +71,8 @@ def assess_stability(point: Point, columns: Columns) -> Stability | None:
         return None
     start, end = float(due.min()), float(due.max())
     since = columns.intended_ms
-    ttft = _all(follow(columns, user_ttft_ms(columns), since, np.isfinite(columns.first_ms)))
-    taken = _all(follow(columns, columns.done_ms - since, since, columns.ok))
+    ttft = _all(follow_ttft(columns, user=True))
+    taken = _all(follow_latency(columns, user=True))
     ended = columns.done_ms[~columns.cancelled & np.isfinite(columns.done_ms)]
     rate = point.rate_per_s or 1000 * (len(due) - 1) / (end - start)
     return assess_load(since, ended, (start, end), rate, ttft, taken, _work(columns))

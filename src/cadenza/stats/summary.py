@@ -12,14 +12,14 @@ from cadenza.stats import latency, relative
 from cadenza.stats.bottleneck import Bottleneck, add_growth, find_bottleneck, gather
 from cadenza.stats.checks import examine
 from cadenza.stats.client_checks import ceiling_share
-from cadenza.stats.columns import Columns
+from cadenza.stats.columns import Columns, Floats
 from cadenza.stats.concurrency import mean_in_flight, peak_in_flight
 from cadenza.stats.distribution import Distribution
 from cadenza.stats.goodput import Goodput, goodput
 from cadenza.stats.intervals import Interval, rate_interval
 from cadenza.stats.machine import Machine, Stretch, describe_machine
 from cadenza.stats.notes import list_notes
-from cadenza.stats.population import follow
+from cadenza.stats.population import follow_itl, follow_latency, follow_tpot, follow_ttft
 from cadenza.stats.reconcile import Reconciliation, check_server, reconcile
 from cadenza.stats.repeats import Agreement, compare
 from cadenza.stats.requests import Failure, Requests, count_requests, list_failures
@@ -206,32 +206,23 @@ def summarise_point(
 
 def _latencies(columns: Columns, rounds: Rounds) -> dict[str, Distribution]:
     """Each figure of the population, with intervals that know how many requests a round has."""
-    first = np.isfinite(columns.first_ms)
-    since_sent, since_due = columns.sent_ms, columns.intended_ms
     figures = {
-        "ttft_ms": (latency.ttft_ms(columns), since_sent, first),
-        "user_ttft_ms": (latency.user_ttft_ms(columns), since_due, first),
-        "latency_ms": (latency.latency_ms(columns), since_sent, columns.ok),
-        "user_latency_ms": (latency.user_latency_ms(columns), since_due, columns.ok),
-        # Of an answer that is cut off nobody knows at what pace it would have gone on.
-        "tpot_ms": (latency.tpot_ms(columns), np.full(len(columns), NAN), columns.ok),
+        "ttft_ms": follow_ttft(columns, user=False),
+        "user_ttft_ms": follow_ttft(columns, user=True),
+        "latency_ms": follow_latency(columns, user=False),
+        "user_latency_ms": follow_latency(columns, user=True),
+        "tpot_ms": follow_tpot(columns),
     }
-    found = {}
-    for name, (values_ms, since_ms, known) in figures.items():
-        followed = follow(columns, values_ms, since_ms, known)
-        found[name] = Distribution.of(
-            followed.values,
-            in_time_order=True,
-            round_size=rounds.size,
-            phases=rounds.phases,
-            censored=followed.lost if len(followed.lost) else None,
-        )
-    gaps = latency.itl_ms(columns, columns.measured & columns.ok, in_time_order=True)
+    found = {
+        name: _distribution(followed.values, followed.lost, rounds.size, rounds) for name, followed in figures.items()
+    }
+    gaps, open_gaps = follow_itl(columns)
     per_request = max(1, round(len(gaps) / max(1, found["latency_ms"].n)))
-    found["itl_ms"] = Distribution.of(
-        gaps, in_time_order=True, round_size=rounds.size * per_request, phases=rounds.phases
-    )
-    return found
+    return found | {"itl_ms": _distribution(gaps, open_gaps, rounds.size * per_request, rounds)}
+
+
+def _distribution(values: Floats, lost: Floats, size: int, rounds: Rounds) -> Distribution:
+    return Distribution.of(values, in_time_order=True, round_size=size, phases=rounds.phases, censored=lost)
 
 
 def _throughput_interval(columns: Columns, window: Window, rounds: Rounds) -> Interval:
@@ -318,7 +309,9 @@ def _compare_with(point: PointSummary, base: PointSummary | None) -> PointSummar
         return _unrelated(point, "an open loop has no concurrency to compare by")
     if base.verdict is Verdict.INVALID:
         return _unrelated(point, f"its base (C = {base.concurrency}) is INVALID")
-    pct = relative.drift_pct(point.tpot_ms.mean, base.tpot_ms.mean)
+    # Between two figures of which one is only a lower bound there is no difference to speak of.
+    tpot, base_tpot = (NAN if "mean" in one.tpot_ms.bounds else one.tpot_ms.mean for one in (point, base))
+    pct = relative.drift_pct(tpot, base_tpot)
     own, first = point.throughput_tok_per_s, base.throughput_tok_per_s
     falling = relative.falling_note(pct, base.concurrency)
     related = msgspec.structs.replace(
@@ -326,7 +319,7 @@ def _compare_with(point: PointSummary, base: PointSummary | None) -> PointSummar
         notes=point.notes if falling is None or falling in point.notes else [*point.notes, falling],
         speedup=relative.speedup(own, first),
         efficiency=relative.efficiency(own, first, point.concurrency, base.concurrency),
-        drift_ms=relative.drift_ms(point.tpot_ms.mean, base.tpot_ms.mean),
+        drift_ms=relative.drift_ms(tpot, base_tpot),
         drift_pct=pct,
         drift_class=relative.drift_class(pct),
     )
@@ -334,7 +327,7 @@ def _compare_with(point: PointSummary, base: PointSummary | None) -> PointSummar
         related = msgspec.structs.replace(related, bottleneck=add_growth(related.bottleneck, pct, base.concurrency))
     missing = [name for name in ("speedup", "efficiency", "drift_ms", "drift_pct") if np.isnan(getattr(related, name))]
     missing += ["drift_class"] if related.drift_class is None else []
-    why = f"this point or its base (C = {base.concurrency}) has no throughput or no TPOT"
+    why = f"this point or its base (C = {base.concurrency}) has no throughput, or no TPOT that is known"
     return msgspec.structs.replace(related, undefined={**point.undefined, **dict.fromkeys(missing, why)})
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from cadenza.record import LoadLabel, Point
 from cadenza.stats.columns import Bools, Columns, Floats
+from cadenza.stats.population import population
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -59,7 +60,7 @@ def load_window(point: Point, columns: Columns) -> Window:
         starts = starts[starts >= sent[slots - 1]] if len(sent) >= slots else starts[:0]
     else:
         rule = "first to last intended start"
-        starts = columns.intended_ms[columns.measured & (columns.intended_ms <= columns.done_ms)]
+        starts = columns.intended_ms[population(columns)]
     window = Window(_edge(starts, first=True), _edge(starts, first=False), "steady", rule)
     if point.load is not LoadLabel.CLOSED and window.length_s > 0:
         return window  # whether it is long enough is the business of `stats.stability`
