@@ -118,10 +118,9 @@ def _check_silence(columns: Columns) -> list[Check]:
     # Few requests can be slow to begin; a quarter of them is not.
     usual_ms = float(np.percentile(ttft, 25)) if len(ttft) else 0.0
     wrong = share > MAX_SILENT_SHARE and lasted_ms > SILENT_TTFTS * usual_ms
-    sentence = f"the server sent nothing for {lasted_ms / 1000:.1f} s ({100 * share:.0f} % of the point)"
-    if not wrong:
-        return [Check("silence", Verdict.VALID, "the server sent nothing for no longer than a request takes to begin")]
-    return [Check("silence", Verdict.SUSPECT, f"{sentence} while requests waited")]
+    lasted = f"{lasted_ms / 1000:.1f} s ({100 * share:.1f} % of the point)"
+    sentence = f"while requests waited, the server sent nothing for {lasted}" + ("" if wrong else " at most")
+    return [check("silence", sentence, wrong, Verdict.SUSPECT)]
 
 
 def silence(columns: Columns) -> tuple[float, float]:
