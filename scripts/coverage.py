@@ -19,6 +19,7 @@ import numpy as np
 from cadenza.record import Record
 from cadenza.stats import latency
 from cadenza.stats.columns import Columns, Floats
+from cadenza.stats.distribution import FLOORS
 from cadenza.stats.intervals import (
     Interval,
     mean_interval,
@@ -34,7 +35,6 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 SERIES = ("ttft", "tpot", "latency")
 FIGURES = ("tok/s", *(f"{name} {figure}" for name in SERIES for figure in ("mean", *QUANTILES)))
 TARGET = 0.05
-FLOORS = {"p90": 64, "p95": 130, "p99": 662}
 
 
 class Run(NamedTuple):

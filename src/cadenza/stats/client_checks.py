@@ -42,12 +42,6 @@ def stamps_are_kernels(columns: Columns) -> bool:
     return bool(came.any() and np.isfinite(columns.read_lag_ms[came]).all())
 
 
-def _highest(lags: Distribution) -> tuple[str, float]:
-    """One hiccup among few requests is not the client's pace: the highest percentile that the sample carries."""
-    name = next((name for name in ("p99", "p95", "p90") if name not in lags.undersampled), "p50")
-    return name, getattr(lags, name)
-
-
 def _check_dispatch(point: Point, columns: Columns) -> list[Check]:
     """The client's own lateness. Under a cap a late dispatch is the queue that the cap is for.
 
@@ -61,7 +55,8 @@ def _check_dispatch(point: Point, columns: Columns) -> list[Check]:
     if not sent.any() or not len(firsts):
         return [Check("dispatch lag", None, "no answer to hold the client's lateness against")]
     lags = Distribution.of(dispatch_lag_ms(columns)[sent])
-    name, lag = _highest(lags)
+    # One hiccup among few requests is not the client's pace.
+    name, lag = lags.headline, getattr(lags, lags.headline)
     if point.load is LoadLabel.CAPPED:
         return [Check("dispatch lag", None, f"the queue before the cap: dispatch lag {name} {lag:.1f} ms")]
     found = []
@@ -110,7 +105,8 @@ def _check_reads(columns: Columns) -> list[Check]:
         own = int((~np.isfinite(columns.read_lag_ms[answered])).sum())
         told = f"{own} of {int(answered.sum())} answers were stamped by the client's reads, not by the kernel"
         return [Check("stamps", None, f"{told}: a busy client's lateness is in their latencies")]
-    name, lag = _highest(Distribution.of(columns.read_lag_ms[answered]))
+    lags = Distribution.of(columns.read_lag_ms[answered])
+    name, lag = lags.headline, getattr(lags, lags.headline)
     kernels = Check("stamps", Verdict.VALID, "every answer was stamped by the kernel as it came")
     if not len(gaps):
         return [kernels, Check("read lag", None, f"read lag {name} {lag:.2f} ms, and no gap to hold it against")]
