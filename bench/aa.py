@@ -24,27 +24,27 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cadenza.analysis.summary import PointSummary
+from cadenza.analysis.verdict import Verdict
 from cadenza.clock import anchor
 from cadenza.engine import profile
+from cadenza.engine.api.api import Face
+from cadenza.engine.api.text import output_token
 from cadenza.engine.build import build_core
-from cadenza.engine.face import Face
-from cadenza.engine.text import output_token
 from cadenza.load.memory import MemoryTransport
 from cadenza.load.target import IN_PROCESS
+from cadenza.measure.forecast import response_s
+from cadenza.measure.grid import lay_out
+from cadenza.measure.plan import Phrasing
+from cadenza.measure.preflight import examine
+from cadenza.measure.run import Runner
 from cadenza.report.live import Progress
 from cadenza.report.table import headline_percentile, label, ttft_headline
 from cadenza.spec import Credentials, Spec, Telemetry
 from cadenza.stats.distribution import Distribution
-from cadenza.stats.summary import PointSummary
-from cadenza.stats.verdict import Verdict
 from cadenza.store.environment import describe_environment
 from cadenza.store.manifest import Manifest, RunStatus, Server
 from cadenza.store.rundir import create_run
-from cadenza.sweep.forecast import response_s
-from cadenza.sweep.grid import lay_out
-from cadenza.sweep.plan import Phrasing
-from cadenza.sweep.preflight import examine
-from cadenza.sweep.run import Runner
 from support import batching
 from support.runs import server as known_server
 

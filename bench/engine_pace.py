@@ -30,10 +30,10 @@ from bench.engine_rate import request
 from bench.truth_server import TruthServer, pin
 
 from cadenza.clock import NS_PER_MS, NS_PER_S
-from cadenza.engine.face import Face
-from cadenza.engine.http import Saying
+from cadenza.engine.api.api import Face
+from cadenza.engine.api.http import Saying
+from cadenza.engine.api.server import serve
 from cadenza.engine.profile import parse
-from cadenza.engine.server import serve
 from cadenza.load.stamps import ANCILLARY_BYTES, ArrivalClock, ask_for_stamps
 
 STEP_MS, TTFT_MS = 20, 500

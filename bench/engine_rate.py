@@ -14,9 +14,9 @@ import time
 
 from bench.truth_server import pin
 
-from cadenza.engine.face import Face
+from cadenza.engine.api.api import Face
+from cadenza.engine.api.server import serve
 from cadenza.engine.profile import load
-from cadenza.engine.server import serve
 
 STREAMS = 64
 TOKENS = 2000

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cadenza.clock import NS_PER_MS, NS_PER_S
-from cadenza.engine import child
+from cadenza.engine.api import child
 from cadenza.engine.laws.catalogue import make_law
 from cadenza.engine.profile import parse
 from cadenza.hardware.batch import Batch

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from cadenza.clock import NS_PER_S
 from cadenza.engine.board.boards import Board
 from cadenza.engine.board.card import Activity
-from cadenza.telemetry.amdgpu import AmdgpuCollector
+from cadenza.telemetry.cards.amdgpu import AmdgpuCollector
 from cadenza.telemetry.exporter import Server, listen
 from cadenza.telemetry.exposition import tabulate
 from cadenza.telemetry.pages import Site

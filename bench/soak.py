@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 from cadenza.clock import NS_PER_S
 from cadenza.engine.board.boards import Board
+from cadenza.engine.board.shadow import Shadow
 from cadenza.engine.board.state import CardState
 from cadenza.engine.build import build_core
 from cadenza.engine.profile import load
-from cadenza.engine.shadow import Shadow
 
 SOAK = ("sweep", "--engine", "mi50-rx6900xt", "--model", "Qwen/Qwen3-8B", "-c", "16", "--virtual", "--json", "--quiet")
 MAX_S, MAX_MB, MAX_OFF_C = 60.0, 600.0, 0.5

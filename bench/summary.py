@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from cadenza.analysis.summary import summarise_point
 from cadenza.record import LoadLabel, Outcome, Phase, Point, PointStatus, Record, TokenSource
-from cadenza.stats.summary import summarise_point
 
 ROOT = Path(__file__).parents[1]
 SLOTS, TTFT_MS, GAP_MS = 64, 50.0, 10.0

@@ -27,9 +27,9 @@ from cadenza.load.health import undisturbed
 from cadenza.load.issue import closed_loop
 from cadenza.load.sockets import SocketTransport
 from cadenza.load.target import resolve
+from cadenza.measure.grid import lay_out
+from cadenza.measure.plan import Phrasing, draw_requests, options_for
 from cadenza.spec import Credentials, Spec
-from cadenza.sweep.grid import lay_out
-from cadenza.sweep.plan import Phrasing, draw_requests, options_for
 from cadenza.wire.http1 import encode_request
 
 TOKENS = 128

@@ -10,7 +10,7 @@ import csv
 import sys
 from pathlib import Path
 
-from cadenza.stats.summary import PointSummary, summarise
+from cadenza.analysis.summary import PointSummary, summarise
 from cadenza.store.rundir import read_run
 
 TABLE = Path(__file__).parents[1] / "tests" / "data" / "article" / "sweep.csv"

@@ -7,7 +7,7 @@ These are the tables of docs/fit.md.
 A profile is fitted to a closed-loop sweep at C = 1, 4, 16 of one server, in virtual time. Then server and profile are
 measured under the same load (same seeds), inside and outside of what was fitted. Errors are (profile − server) / server
 in %, the mean over the seeds; of percentiles, the largest of them. `--margins` varies one length by 5 to 50 % instead,
-which is where the margins of `stats.extrapolation` come from.
+which is where the margins of `analysis.extrapolation` come from.
 """
 
 import argparse

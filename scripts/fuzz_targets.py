@@ -21,16 +21,16 @@ from fuzz_oracles import (
 
 from cadenza.clock import ManualClock
 from cadenza.errors import UsageError
-from cadenza.telemetry import amd_smi, rocm_smi
-from cadenza.telemetry.amdgpu import AmdgpuCollector
+from cadenza.telemetry.cards import amd_smi, rocm_smi
+from cadenza.telemetry.cards.amdgpu import AmdgpuCollector
+from cadenza.telemetry.cards.pcie import parse_messages
+from cadenza.telemetry.cards.smi import OUTPUT_BYTES, find_roots, sniff
 from cadenza.telemetry.host import HostCollector
-from cadenza.telemetry.kernel_lines import DmesgText, KmsgRecords, Line, parse_journal
-from cadenza.telemetry.kernel_log import KernelLog
-from cadenza.telemetry.kernel_patterns import Kind
-from cadenza.telemetry.pcie import parse_messages
+from cadenza.telemetry.kernel.lines import DmesgText, KmsgRecords, Line, parse_journal
+from cadenza.telemetry.kernel.log import KernelLog
+from cadenza.telemetry.kernel.patterns import Kind
 from cadenza.telemetry.reading import Collected, Collector, Reason
 from cadenza.telemetry.root import UnreadableError
-from cadenza.telemetry.smi import OUTPUT_BYTES, find_roots, sniff
 from cadenza.telemetry.web_config import load, make_context
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"

@@ -1,4 +1,4 @@
-"""Write docs/definitions.md from the docstrings of stats/; `--check` fails if the page is stale."""
+"""Write docs/definitions.md from the docstrings of stats/ and analysis/; `--check` fails if the page is stale."""
 
 import ast
 import inspect
@@ -31,18 +31,18 @@ MODULES = (
     "client_checks",
     "machine",
     "gaps",
-    "reconcile",
+    "reconciliation",
     "bottleneck",
     "extrapolation",
 )
 # Those whose thresholds a reader wants beside the definitions.
-JUDGES = ("checks", "load_checks", "stability", "streaming", "reconcile", "bottleneck", "extrapolation")
+JUDGES = ("checks", "load_checks", "stability", "streaming", "reconciliation", "bottleneck", "extrapolation")
 INTRO = """\
 # Definitions
 
-Made by `scripts/generate_definitions.py` from the docstrings of `src/cadenza/stats/`; do not edit. Each metric is the
-function under its name, and the docstring is its definition. What is undefined is NaN (null in JSON) with a reason,
-never 0.
+Made by `scripts/generate_definitions.py` from the docstrings of `src/cadenza/stats/` and `src/cadenza/analysis/`; do
+not edit. Each metric is the function under its name, and the docstring is its definition. What is undefined is NaN
+(null in JSON) with a reason, never 0.
 """
 
 
@@ -71,10 +71,16 @@ def constants(source: str) -> list[str]:
     return found
 
 
+def read_module(name: str) -> str:
+    """Its source text, from whichever of the rooms has it."""
+    paths = (ROOT / "src" / "cadenza" / room / f"{name}.py" for room in ("stats", "analysis"))
+    return next(path for path in paths if path.exists()).read_text(encoding="utf-8")
+
+
 def render() -> str:
     parts = [INTRO]
     for module in MODULES:
-        source = (ROOT / "src" / "cadenza" / "stats" / f"{module}.py").read_text(encoding="utf-8")
+        source = read_module(module)
         about = inspect.cleandoc(ast.get_docstring(ast.parse(source)) or "")
         parts.append(f"## {module}\n\n{about}\n")
         parts += [f"### {name}\n\n{text}\n" for name, text in defined(source)]

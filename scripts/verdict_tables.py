@@ -1,4 +1,4 @@
-"""The verdicts and figures of `stats.summary` held against a simulated batching server, as Markdown tables.
+"""The verdicts and figures of `analysis.summary` held against a simulated batching server, as Markdown tables.
 
     PYTHONPATH=src:tests python scripts/verdict_tables.py --seeds 100 --only load --n 128
 
@@ -17,10 +17,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from cadenza.analysis.summary import PointSummary, summarise_point
+from cadenza.analysis.verdict import Verdict
 from cadenza.record import LoadLabel, Outcome, Phase, Point, PointStatus, Record
 from cadenza.spec import Slo
-from cadenza.stats.summary import PointSummary, summarise_point
-from cadenza.stats.verdict import Verdict
 from support.batching import MS, Lengths, Server, closed_records, fixed, heavy, open_records, uniform
 
 Floats = NDArray[np.float64]

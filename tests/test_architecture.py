@@ -17,14 +17,15 @@ WORDS = frozenset({"", "record", "clock", "domain", "errors", "spec"})
 LAYERS = (
     WORDS,
     frozenset({"wire", "arrivals", "prompts", "hardware"}),
-    frozenset({"load", "store", "stats", "capacity", "engine", "telemetry"}),
-    frozenset({"sweep", "report", "deploy", "observe"}),
+    frozenset({"load", "store", "stats", "engine", "telemetry"}),
+    frozenset({"analysis", "capacity"}),
+    frozenset({"measure", "watch", "live", "observe", "deploy", "fleet", "report"}),
     frozenset({"cli"}),
     frozenset({"__main__"}),
 )
 NETWORK = frozenset({"socket", "ssl", "select", "selectors", "asyncio", "subprocess", "http", "urllib", "socketserver"})
 FILES = frozenset({"io", "os", "pathlib", "shutil", "tempfile"})
-PURE = frozenset({"stats", "capacity", "arrivals", "wire", "hardware"})
+PURE = frozenset({"stats", "analysis", "capacity", "arrivals", "wire", "hardware"})
 SOCKETS = frozenset({"socket", "ssl", "selectors", "socketserver", "http", "urllib"})
 SOCKET_ROOMS = frozenset({"load", "engine", "telemetry"})
 MAX_FILE_LINES = 400
@@ -229,14 +230,14 @@ def test_files_and_functions_stay_small(path: Path) -> None:
         ("cadenza.wire.sse", "from cadenza import prompts"),
         ("cadenza.wire.sse", "from ..arrivals import poisson"),
         ("cadenza.stats.latency", "from cadenza.store.rundir import read_run"),
-        ("cadenza.load.client", "from cadenza.engine.core import Core"),
+        ("cadenza.load.client", "from cadenza.engine.core.core import Core"),
         ("cadenza.store.rundir", "def read():\n    from cadenza.report import terminal"),
-        ("cadenza.sweep.run", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import cadenza.report.live"),
-        ("cadenza.report.live", "from cadenza.sweep.run import Runner"),
-        ("cadenza.sweep.run", "from cadenza.cli.main import main"),
-        ("cadenza.sweep.run", "from cadenza import __main__"),
+        ("cadenza.measure.run", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import cadenza.report.live"),
+        ("cadenza.report.live", "from cadenza.measure.run import Runner"),
+        ("cadenza.measure.run", "from cadenza.cli.main import main"),
+        ("cadenza.measure.run", "from cadenza import __main__"),
         ("cadenza.misc.things", ""),
-        ("cadenza.sweep.run", "import cadenza.misc.things"),
+        ("cadenza.measure.run", "import cadenza.misc.things"),
     ],
 )
 def test_a_wrong_direction_is_found(module: str, source: str) -> None:
@@ -249,9 +250,12 @@ def test_a_wrong_direction_is_found(module: str, source: str) -> None:
         ("cadenza.spec", "from cadenza.record import Phase"),
         ("cadenza.wire.http1", "from cadenza import __version__\nfrom cadenza.wire.dialect import Delta"),
         ("cadenza.wire.sse", "from .dialect import Delta\nfrom ..record import Phase"),
-        ("cadenza.sweep.run", "from cadenza.load.client import Client\nfrom cadenza.stats.summary import relate"),
-        ("cadenza.report.terminal", "from cadenza.stats.summary import Summary"),
-        ("cadenza.cli.main", "from cadenza.sweep.run import Runner\nfrom cadenza.clock import anchor\nimport cadenzas"),
+        ("cadenza.measure.run", "from cadenza.load.client import Client\nfrom cadenza.analysis.summary import relate"),
+        ("cadenza.report.terminal", "from cadenza.analysis.summary import Summary"),
+        (
+            "cadenza.cli.main",
+            "from cadenza.measure.run import Runner\nfrom cadenza.clock import anchor\nimport cadenzas",
+        ),
         ("cadenza.__main__", "from cadenza.cli.main import main"),
     ],
 )
@@ -271,9 +275,9 @@ def test_a_right_direction_is_not(module: str, source: str) -> None:
         ("cadenza.stats.latency", "from pathlib import Path"),
         ("cadenza.stats.latency", "def read(path):\n    return open(path)"),
         ("cadenza.load.sockets", "import asyncio"),
-        ("cadenza.engine.server", "from asyncio import run"),
+        ("cadenza.engine.api.server", "from asyncio import run"),
         ("cadenza.cli.main", "import socket"),
-        ("cadenza.sweep.preflight", "from ssl import SSLContext"),
+        ("cadenza.measure.preflight", "from ssl import SSLContext"),
         ("cadenza.store.rundir", "import selectors"),
         ("cadenza.prompts.builtin", "import socket"),
         ("cadenza.report.live", "from urllib.request import urlopen"),
@@ -287,7 +291,7 @@ def test_an_impurity_is_found(module: str, source: str) -> None:
     ("module", "source"),
     [
         ("cadenza.load.sockets", "import socket, ssl, selectors"),
-        ("cadenza.engine.server", "import socket, selectors"),
+        ("cadenza.engine.api.server", "import socket, selectors"),
         ("cadenza.cli.engine", "import select"),
         ("cadenza.store.rundir", "from pathlib import Path\nopen('x')"),
         ("cadenza.stats.latency", "import numpy as np\nimport math"),

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from cadenza.telemetry import amdgpu, engine_page, findings, gpu_metrics, host, kernel_log, pcie, rocm_smi
-from cadenza.telemetry.kernel_patterns import Event
+from cadenza.telemetry import engine_page, findings, host
+from cadenza.telemetry.cards import amdgpu, gpu_metrics, pcie, rocm_smi
+from cadenza.telemetry.kernel import log as kernel_log
+from cadenza.telemetry.kernel.patterns import Event
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 

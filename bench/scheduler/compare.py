@@ -28,8 +28,8 @@ from bench.scheduler.workloads import (
     prompt_tokens,
 )
 
-from cadenza.engine.scheduler import Scheduler, Step
-from cadenza.engine.sequence import Limits, Sequence
+from cadenza.engine.core.scheduler import Scheduler, Step
+from cadenza.engine.core.sequence import Limits, Sequence
 
 _QUIET = {"VLLM_TARGET_DEVICE": "cpu", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
 _KEYS = ("preempted", "scheduled", "admitted", "running", "waiting", "kv_usage", "blocks", "finished")

@@ -26,7 +26,7 @@ class Lengths(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Domain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a profile was measured. Empty or None: not recorded, as in older profiles.
 
-    in_system          requests in flight at each row of the fit, rising; see `stats.fitting.take_sample`
+    in_system          requests in flight at each row of the fit, rising; see `analysis.fitting.take_sample`
     peak_in_flight     most requests in flight at any moment of the fitted points
     loads              OPEN, CAPPED, CLOSED: those that were measured
     arrivals           arrival laws of the open and capped points, as `--arrivals` spells them
@@ -35,7 +35,7 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     output_tok         as the answers had them
     holdout            loads: each interior row was left out and predicted; blocks: fewer than three rows, so half of
                        each point was left out (no interpolation is tested then); empty: not recorded
-    holdout_pct        figure → the largest out-of-sample error, in %, with its sign; keys as `sweep.holdout.FIGURES`
+    holdout_pct        figure → the largest out-of-sample error, in %, with its sign; keys as `measure.holdout.FIGURES`
     rows_pct           the same in-sample, at the rows themselves: what the law does not keep even there
     """
 

@@ -72,7 +72,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     concurrency     requests in flight, one point each; empty: open loop
     rates_per_s     arrivals per second, one point each; empty: closed loop. Both given: every pair, capped
     arrivals        poisson | constant | gamma:K   (K the shape; K = 1 is poisson, K < 1 burstier)
-    requests        measured requests a point; auto: as many as its figures take (`sweep.enough`), or as its time holds;
+    requests        measured requests a point; auto: as many as its figures take (`measure.enough`), within its time;
                     None: auto against a real server, else 128 and at least twelve for each slot
     max_time_s      what all points together may take where requests are auto
     repeat          how often the whole grid is measured, in turn forwards and backwards
@@ -86,7 +86,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     extra_body      fields merged into every request body
     headers         names of extra headers (their values are secret)
     slo             bounds that make a request good; None: no goodput. `cadenza show --slo` replaces them later
-    workers         processes that put the load on; None: as many as it needs (`sweep.workers`); virtual: always one
+    workers         processes that put the load on; None: as many as it needs (`measure.workers`); virtual: always one
     verify_tls      False: accept any certificate
     telemetry       what is watched of the machine meanwhile
     """

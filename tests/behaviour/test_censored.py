@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from cadenza.analysis.summary import PointSummary, relate, summarise_point
 from cadenza.load.client import Client
 from cadenza.load.course import Course
 from cadenza.load.exchange import Exchange, Outgoing
@@ -11,7 +12,6 @@ from cadenza.load.memory import MemoryTransport
 from cadenza.load.transport import Origin
 from cadenza.record import LoadLabel, Message, Outcome, Phase, Point, PointStatus, Record, Request
 from cadenza.spec import Timeouts
-from cadenza.stats.summary import PointSummary, relate, summarise_point
 from cadenza.wire.dialects import DIALECTS
 from support.scripted import HEAD, Script, ScriptedPeer, stream, token
 

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from cadenza.analysis.summary import PointSummary, summarise_point
 from cadenza.load.client import Client
 from cadenza.load.exchange import Exchange
 from cadenza.load.issue import open_loop
 from cadenza.load.memory import MemoryTransport
 from cadenza.load.target import Target
 from cadenza.load.transport import Origin
+from cadenza.measure.grid import lay_out
+from cadenza.measure.plan import Phrasing, draw_requests, options_for
 from cadenza.record import LoadLabel, Outcome, PointStatus, Record
 from cadenza.spec import Credentials, Spec
-from cadenza.stats.summary import PointSummary, summarise_point
-from cadenza.sweep.grid import lay_out
-from cadenza.sweep.plan import Phrasing, draw_requests, options_for
 from support.queueing import Freeze, QueueingPeer
 
 S = 1_000_000_000

@@ -2,6 +2,7 @@
 
 import pytest
 
+from cadenza.analysis.summary import PointSummary, summarise_point
 from cadenza.load.client import Client
 from cadenza.load.exchange import Exchange, Outgoing
 from cadenza.load.issue import closed_loop
@@ -9,7 +10,6 @@ from cadenza.load.memory import MemoryTransport
 from cadenza.load.transport import Origin
 from cadenza.record import LoadLabel, Message, Outcome, Point, PointStatus, Record, Request
 from cadenza.spec import Timeouts
-from cadenza.stats.summary import PointSummary, summarise_point
 from cadenza.wire.dialects import DIALECTS
 from support.scripted import Script, ScriptedPeer, stream
 

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from cadenza.analysis.summary import PointSummary, summarise_point
 from cadenza.load.client import Client
 from cadenza.load.exchange import Exchange
 from cadenza.load.issue import open_loop
 from cadenza.load.memory import MemoryTransport
 from cadenza.load.target import Target
 from cadenza.load.transport import Origin
+from cadenza.measure.grid import lay_out
+from cadenza.measure.plan import Phrasing, draw_requests, options_for
 from cadenza.record import Outcome, Phase, PointStatus, Record
 from cadenza.spec import Credentials, Spec
 from cadenza.stats.intervals import mean_interval
-from cadenza.stats.summary import PointSummary, summarise_point
-from cadenza.sweep.grid import lay_out
-from cadenza.sweep.plan import Phrasing, draw_requests, options_for
 from support.queueing import QueueingPeer
 
 SERVERS, RHO, SERVICE_S = 4, 0.8, 0.25

@@ -13,6 +13,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from cadenza.analysis.summary import PointSummary, summarise_point
+from cadenza.analysis.verdict import Verdict
 from cadenza.load.client import Client
 from cadenza.load.exchange import Exchange, Outgoing
 from cadenza.load.issue import closed_loop
@@ -22,8 +24,6 @@ from cadenza.record import Message, Outcome, Record, Request
 from cadenza.spec import Timeouts
 from cadenza.stats.columns import Columns
 from cadenza.stats.latency import tpot_ms
-from cadenza.stats.summary import PointSummary, summarise_point
-from cadenza.stats.verdict import Verdict
 from cadenza.wire.dialects import DIALECTS
 from support.columns import closed
 from support.scripted import DONE, END, HEAD, Script, ScriptedPeer, chunk

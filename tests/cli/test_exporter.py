@@ -24,7 +24,7 @@ from cadenza.errors import CadenzaError, UsageError
 from cadenza.record import PointStatus
 from cadenza.store.manifest import RunStatus
 from cadenza.store.rundir import create_run
-from cadenza.telemetry.kernel_log import KernelLog
+from cadenza.telemetry.kernel.log import KernelLog
 from cadenza.telemetry.reading import Collected, Reading
 from support.runs import manifest
 

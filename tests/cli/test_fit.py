@@ -11,14 +11,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from cadenza.analysis.summary import PointSummary, summarise_point
 from cadenza.cli import fit
 from cadenza.cli.show import read_summary
 from cadenza.engine import profile
-from cadenza.engine.core import Core, Instance
-from cadenza.engine.face import Face
+from cadenza.engine.api.api import Face
+from cadenza.engine.core.core import Core, Instance
+from cadenza.engine.core.sequence import Limits
 from cadenza.engine.laws.measured import Measured, MeasuredFit
-from cadenza.engine.sequence import Limits
-from cadenza.engine.timing import TimingLaw
+from cadenza.engine.laws.timing import TimingLaw
 from cadenza.errors import UsageError
 from cadenza.hardware.batch import Batch
 from cadenza.load.client import Client
@@ -28,13 +29,12 @@ from cadenza.load.issue import closed_loop, open_loop
 from cadenza.load.memory import MemoryTransport
 from cadenza.load.target import Target
 from cadenza.load.transport import Origin
+from cadenza.measure.grid import lay_out
+from cadenza.measure.plan import Phrasing, draw_requests, options_for
 from cadenza.record import Outcome, Point, PointStatus, Record
 from cadenza.spec import Credentials, Spec
-from cadenza.stats.summary import PointSummary, summarise_point
 from cadenza.store.manifest import RunStatus
 from cadenza.store.rundir import create_run
-from cadenza.sweep.grid import lay_out
-from cadenza.sweep.plan import Phrasing, draw_requests, options_for
 from support.runs import manifest, record, server
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs" / "schema-1"

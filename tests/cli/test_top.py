@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 
+from cadenza.analysis.snapshot import Glance, Stream
 from cadenza.cli import top
-from cadenza.engine import child
+from cadenza.engine.api import child
 from cadenza.errors import TargetError, UsageError
-from cadenza.stats.glance import Glance, Stream
 from cadenza.store.manifest import RunStatus
 from cadenza.store.rundir import create_run
 from support.runs import manifest, record

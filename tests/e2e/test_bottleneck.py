@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from cadenza.analysis.reconciliation import MAX_DIFFERENCE
 from cadenza.cli.main import main
-from cadenza.engine import child
+from cadenza.engine.api import child
 from cadenza.engine.board.boards import Board
 from cadenza.engine.board.faults import Fault
-from cadenza.stats.reconcile import MAX_DIFFERENCE
 
 QWEN = "Qwen/Qwen3-8B"
 STAGE = Path(__file__).parents[2] / "scripts" / "stage_bottlenecks.py"

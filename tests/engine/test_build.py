@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from cadenza.engine.build import build_core
+from cadenza.engine.core.sequence import Limits
 from cadenza.engine.profile import Hardware, Model, Profile, load
-from cadenza.engine.sequence import Limits
 from cadenza.errors import UsageError
 
 QWEN3 = Model("Qwen/Qwen3-8B", "qwen3-8b")

@@ -10,7 +10,7 @@ from cadenza.observe.alerts import LOST, TROUBLE, Alert, alert_rules, alerts
 from cadenza.observe.cases import cases
 from cadenza.observe.names import find_uses, find_wrong_names
 from cadenza.observe.rules import GROUPS, RECORDED
-from cadenza.telemetry.kernel_patterns import KINDS
+from cadenza.telemetry.kernel.patterns import KINDS
 
 ARTICLE = Path(__file__).parents[1] / "data" / "article" / "alerts.csv"
 ALL = alerts()

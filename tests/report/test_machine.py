@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cadenza.analysis.bottleneck import Bottleneck
+from cadenza.analysis.machine import Engine, Gpu, Host, Machine
+from cadenza.analysis.reconciliation import Count, Reconciliation, Time, check_server
+from cadenza.analysis.summary import Summary, relate, summarise_point
 from cadenza.report import markdown, terminal
 from cadenza.report.checks import render_checks
-from cadenza.stats.bottleneck import Bottleneck
-from cadenza.stats.machine import Engine, Gpu, Host, Machine
-from cadenza.stats.reconcile import Count, Reconciliation, Time, check_server
-from cadenza.stats.summary import Summary, relate, summarise_point
 from support.columns import closed, rec
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "report"

@@ -9,6 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from cadenza.analysis.summary import PointSummary, Summary, relate, summarise_point
+from cadenza.analysis.verdict import Verdict
 from cadenza.load.shard import Tally
 from cadenza.record import LoadLabel, Outcome, Point, PointStatus, Record
 from cadenza.report import markdown, terminal
@@ -18,8 +20,6 @@ from cadenza.report.table import headline_percentile
 from cadenza.spec import Slo
 from cadenza.stats.distribution import Distribution
 from cadenza.stats.requests import Requests
-from cadenza.stats.summary import PointSummary, Summary, relate, summarise_point
-from cadenza.stats.verdict import Verdict
 from support.columns import closed, rec
 
 DATA = Path(__file__).parents[1] / "data" / "article" / "sweep.csv"

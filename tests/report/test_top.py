@@ -10,8 +10,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from cadenza.analysis.snapshot import Card, Glance, HostNow, Progress, Stream, Times
 from cadenza.report.top import render, render_screen, to_text
-from cadenza.stats.glance import Card, Glance, HostNow, Progress, Stream, Times
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "report"
 GIB = 2**30

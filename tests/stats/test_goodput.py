@@ -5,11 +5,11 @@ import math
 import msgspec
 import pytest
 
+from cadenza.analysis.summary import summarise_point
 from cadenza.record import LoadLabel, Outcome, Point, PointStatus
 from cadenza.spec import Slo
 from cadenza.stats.columns import Columns
 from cadenza.stats.goodput import goodput, meets
-from cadenza.stats.summary import summarise_point
 from cadenza.stats.window import Window
 from support.columns import closed, rec
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from cadenza.analysis.summary import summarise_point
 from cadenza.record import Outcome, Phase, PointStatus
 from cadenza.stats.columns import Columns
 from cadenza.stats.population import censored, follow_itl, follow_latency, follow_tpot, follow_ttft, population
-from cadenza.stats.summary import summarise_point
 from support.columns import closed, rec
 
 COLUMNS = Columns.of(

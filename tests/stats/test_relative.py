@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from cadenza.analysis.summary import PointSummary, relate, summarise_point
 from cadenza.record import LoadLabel, Point, PointStatus
 from cadenza.stats.relative import drift_class, drift_ms, drift_pct, efficiency, falling_note, speedup, spread_pct
-from cadenza.stats.summary import PointSummary, relate, summarise_point
 from support.columns import rec
 
 RATE = "the rate sets the throughput"

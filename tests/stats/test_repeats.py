@@ -4,9 +4,9 @@ import math
 
 import pytest
 
+from cadenza.analysis.summary import relate, summarise_point
 from cadenza.record import LoadLabel, Point, PointStatus
 from cadenza.stats.repeats import compare
-from cadenza.stats.summary import relate, summarise_point
 from support.columns import rec
 
 

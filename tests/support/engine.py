@@ -5,12 +5,12 @@ from collections import defaultdict
 
 import httptools
 
-from cadenza.engine.core import Core, Instance
-from cadenza.engine.face import Face
-from cadenza.engine.http import Saying
+from cadenza.engine.api.api import Face
+from cadenza.engine.api.http import Saying
+from cadenza.engine.api.text import output_token
+from cadenza.engine.core.core import Core, Instance
+from cadenza.engine.core.sequence import Limits
 from cadenza.engine.profile import load
-from cadenza.engine.sequence import Limits
-from cadenza.engine.text import output_token
 from cadenza.hardware.batch import Batch
 
 PROFILE = load("mi50-rx6900xt")

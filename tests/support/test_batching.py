@@ -9,10 +9,10 @@ from cadenza.load.issue import open_loop
 from cadenza.load.memory import MemoryTransport
 from cadenza.load.target import Target
 from cadenza.load.transport import Origin
+from cadenza.measure.grid import lay_out
+from cadenza.measure.plan import Phrasing, draw_requests, options_for
 from cadenza.record import Outcome, Phase, Record
 from cadenza.spec import Credentials, Spec
-from cadenza.sweep.grid import lay_out
-from cadenza.sweep.plan import Phrasing, draw_requests, options_for
 from support.batching import (
     MS,
     Batching,

@@ -22,8 +22,8 @@ def run(args: argparse.Namespace) -> int:
 
     from cadenza.cli.main import EXIT_INTERRUPTED
     from cadenza.cli.signals import stop_on_signals
+    from cadenza.measure.calibrate import Step, calibrate
     from cadenza.store.calibration import keep_calibration
-    from cadenza.sweep.calibrate import Step, calibrate
 
     def watch(step: Step) -> None:
         print(

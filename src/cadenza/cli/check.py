@@ -19,9 +19,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the checks; returns 0 only where everything is VALID."""
     import msgspec
 
+    from cadenza.analysis.verdict import Verdict
     from cadenza.cli.show import read_summary
     from cadenza.report.checks import render_checks
-    from cadenza.stats.verdict import Verdict
 
     found, summary = read_summary(Path(args.run))
     if args.json:

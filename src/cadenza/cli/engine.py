@@ -13,19 +13,19 @@ from pathlib import Path
 import msgspec
 
 from cadenza.engine import profile as profiles
+from cadenza.engine.api.api import Face
+from cadenza.engine.api.faults import KINDS as FAULTS
+from cadenza.engine.api.faults import Faults
+from cadenza.engine.api.server import serve
+from cadenza.engine.api.text import output_token
 from cadenza.engine.board.boards import Board
 from cadenza.engine.board.card import names as card_names
 from cadenza.engine.board.faults import KINDS as BOARD_FAULTS
 from cadenza.engine.board.faults import parse_fault
+from cadenza.engine.board.shadow import Shadow
 from cadenza.engine.build import build_core
-from cadenza.engine.face import Face
-from cadenza.engine.faults import KINDS as FAULTS
-from cadenza.engine.faults import Faults
+from cadenza.engine.core.sequence import Limits
 from cadenza.engine.laws.catalogue import LAWS, laws_of
-from cadenza.engine.sequence import Limits
-from cadenza.engine.server import serve
-from cadenza.engine.shadow import Shadow
-from cadenza.engine.text import output_token
 from cadenza.errors import UsageError
 from cadenza.hardware.catalogue import names as hardware_names
 

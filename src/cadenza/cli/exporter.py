@@ -12,21 +12,21 @@ from stat import S_ISDIR, S_ISREG
 from cadenza import __version__
 from cadenza.cli.signals import stop_on_signals
 from cadenza.errors import CadenzaError, UsageError
-from cadenza.sweep.announce import RunCollector
-from cadenza.telemetry import amd_smi, rocm_smi
-from cadenza.telemetry.amdgpu import AmdgpuCollector
-from cadenza.telemetry.drm import find_cards
+from cadenza.live.announce import RunCollector
+from cadenza.telemetry.cards import amd_smi, rocm_smi
+from cadenza.telemetry.cards.amdgpu import AmdgpuCollector
+from cadenza.telemetry.cards.drm import find_cards
+from cadenza.telemetry.cards.nvml import NvmlCollector
+from cadenza.telemetry.cards.pcie import PcieBandwidth
+from cadenza.telemetry.cards.smi import TextCollector
 from cadenza.telemetry.exporter import DEFAULT_LISTEN, Server, is_loopback, listen, parse_listen, url_of
 from cadenza.telemetry.exposition import Table, render, tabulate
 from cadenza.telemetry.host import HostCollector
-from cadenza.telemetry.kernel_log import KernelLog
-from cadenza.telemetry.kernel_sources import LogFile, find_log
-from cadenza.telemetry.nvml import NvmlCollector
+from cadenza.telemetry.kernel.log import KernelLog
+from cadenza.telemetry.kernel.sources import LogFile, find_log
 from cadenza.telemetry.pages import Site
-from cadenza.telemetry.pcie import PcieBandwidth
 from cadenza.telemetry.reading import Collector
 from cadenza.telemetry.sampler import DEFAULT_INTERVAL_S, Sampler, State
-from cadenza.telemetry.smi import TextCollector
 from cadenza.telemetry.web_config import Watch
 
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.05, 3600.0

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from cadenza.analysis.extrapolation import Workload
+    from cadenza.analysis.fitting import Fitted, Sample
+    from cadenza.analysis.summary import PointSummary
     from cadenza.domain import Domain
+    from cadenza.measure.holdout import HeldOut
     from cadenza.record import Record
-    from cadenza.stats.extrapolation import Workload
-    from cadenza.stats.fitting import Fitted, Sample
-    from cadenza.stats.summary import PointSummary
     from cadenza.store.rundir import Run
-    from cadenza.sweep.holdout import HeldOut
 
 _DEFAULT_LEN = 8192
 _DEFAULT_SEQS = 256
@@ -97,14 +97,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _read_points(found: "Run") -> tuple[dict[str, list[_Used]], list[str]]:
     """Points to fit, by model, and in words those that are not."""
+    from cadenza.analysis.extrapolation import describe_workload
+    from cadenza.analysis.fitting import take_sample
+    from cadenza.analysis.summary import summarise_point
+    from cadenza.analysis.verdict import Verdict
+    from cadenza.measure.holdout import split_sample
     from cadenza.record import printable
     from cadenza.report.table import label
     from cadenza.stats.columns import Columns
-    from cadenza.stats.extrapolation import describe_workload
-    from cadenza.stats.fitting import take_sample
-    from cadenza.stats.summary import summarise_point
-    from cadenza.stats.verdict import Verdict
-    from cadenza.sweep.holdout import split_sample
 
     by_point: dict[int, list[Record]] = {}
     for record in found.records():
@@ -139,10 +139,10 @@ def _thinks(found: "Run", records: "list[Record]") -> bool:
 
 
 def _fit_model(found: "Run", name: str, model: str, used: list[_Used]) -> _ModelFit:
+    from cadenza.analysis.extrapolation import span_domain
+    from cadenza.analysis.fitting import fit_rows
+    from cadenza.measure.holdout import hold_out, reproduce
     from cadenza.record import printable
-    from cadenza.stats.extrapolation import span_domain
-    from cadenza.stats.fitting import fit_rows
-    from cadenza.sweep.holdout import hold_out, reproduce
 
     fitted = fit_rows([one.sample for one in used])
     samples = [one.sample for one in used]
@@ -180,7 +180,7 @@ def _domain_table(domain: "Domain", held: "list[HeldOut]", again: "list[HeldOut]
     """`domain` with its out-of-sample and in-sample errors, as plain values; what is not known is left out."""
     import msgspec
 
-    from cadenza.sweep.holdout import worst
+    from cadenza.measure.holdout import worst
 
     table: Table = {
         "in_system": list(domain.in_system),
@@ -230,10 +230,10 @@ def _residuals(model: str, fit: _ModelFit) -> list[Table]:
     import msgspec
     import numpy as np
 
+    from cadenza.analysis.fitting import SHARES
     from cadenza.engine.laws.measured import Measured, MeasuredFit
+    from cadenza.measure.holdout import predict_ttft
     from cadenza.report.table import label
-    from cadenza.stats.fitting import SHARES
-    from cadenza.sweep.holdout import predict_ttft
 
     law = Measured(msgspec.convert(fit.table, MeasuredFit))
     quantiles = [(tile + 0.5) / SHARES for tile in range(SHARES)]
@@ -255,8 +255,8 @@ def _residuals(model: str, fit: _ModelFit) -> list[Table]:
 
 def _errors(model: str, fit: _ModelFit, held: "list[HeldOut]") -> list[Table]:
     """Each load of `held`, measured and predicted in ms, and the error in %; null: not known."""
+    from cadenza.measure.holdout import FIGURES
     from cadenza.report.table import label
-    from cadenza.sweep.holdout import FIGURES
 
     return [
         {

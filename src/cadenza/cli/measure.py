@@ -11,36 +11,38 @@ from functools import partial
 from pathlib import Path
 
 from cadenza import __version__
+from cadenza.analysis.summary import Summary, to_json
+from cadenza.analysis.verdict import Verdict
 from cadenza.cli.main import EXIT_INTERRUPTED
 from cadenza.cli.reach import Reached, reach
 from cadenza.cli.signals import stop_on_signals
-from cadenza.engine.face import Face
+from cadenza.engine.api.api import Face
 from cadenza.engine.laws.catalogue import find_domains
 from cadenza.engine.profile import load as load_profile
 from cadenza.errors import CadenzaError, StoreError
+from cadenza.load.fetch import Page
 from cadenza.load.memory import MemoryTransport
 from cadenza.load.transport import Transport
+from cadenza.measure.forecast import Forecast, response_s
+from cadenza.measure.grid import lay_out
+from cadenza.measure.plan import draw_requests
+from cadenza.measure.preflight import choose_models
+from cadenza.measure.run import Runner
+from cadenza.measure.share import Stop
 from cadenza.prompts.catalogue import digest
 from cadenza.report import terminal
 from cadenza.report.live import Progress
 from cadenza.report.server import describe_server
 from cadenza.spec import Credentials, Spec
-from cadenza.stats.summary import Summary, to_json
-from cadenza.stats.verdict import Verdict
 from cadenza.store.calibration import find_calibration
 from cadenza.store.environment import describe_environment
 from cadenza.store.manifest import Manifest, RunStatus
 from cadenza.store.rundir import RunWriter, create_run
 from cadenza.store.telemetry import Header, TelemetryFile
-from cadenza.sweep.forecast import Forecast, response_s
-from cadenza.sweep.grid import lay_out
-from cadenza.sweep.plan import draw_requests
-from cadenza.sweep.preflight import choose_models
-from cadenza.sweep.run import Runner
-from cadenza.sweep.sampling import SamplerProcess
-from cadenza.sweep.share import Stop
-from cadenza.sweep.virtual import VirtualSampler
-from cadenza.sweep.watch import MachineWatch, Page, Sampling, find_collectors
+from cadenza.telemetry.collectors import find_collectors
+from cadenza.watch.machine import MachineWatch, Sampling
+from cadenza.watch.realtime import SamplerProcess
+from cadenza.watch.virtual import VirtualSampler
 
 RUNS = Path("runs")
 

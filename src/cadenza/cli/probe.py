@@ -28,10 +28,10 @@ def run(args: argparse.Namespace) -> int:
     from cadenza.load.sockets import SocketTransport
     from cadenza.load.target import resolve
     from cadenza.load.tls import tls_context
+    from cadenza.measure.plan import Phrasing
+    from cadenza.measure.preflight import examine
     from cadenza.report.server import describe_server
     from cadenza.spec import Spec
-    from cadenza.sweep.plan import Phrasing
-    from cadenza.sweep.preflight import examine
 
     spec = Spec(urls=(args.url,), models=tuple(args.model or ("all",)), api=args.api)
     credentials = read_credentials(args)

@@ -6,28 +6,30 @@ from functools import partial
 from typing import NamedTuple
 
 from cadenza.clock import Anchor, MonotonicClock, anchor
-from cadenza.engine import child, profile
+from cadenza.engine import profile
+from cadenza.engine.api import child
+from cadenza.engine.api.api import Face
+from cadenza.engine.api.text import output_token
 from cadenza.engine.build import build_core
-from cadenza.engine.face import Face
-from cadenza.engine.text import output_token
 from cadenza.errors import TargetError
+from cadenza.load.fetch import Page
 from cadenza.load.memory import MemoryTransport, Peer
 from cadenza.load.sockets import SocketTransport
 from cadenza.load.target import IN_PROCESS, resolve
 from cadenza.load.tls import tls_context
 from cadenza.load.transport import Transport
+from cadenza.measure.plan import Phrasing
+from cadenza.measure.preflight import examine
+from cadenza.measure.workers import count_workers, is_here
 from cadenza.record import Point
 from cadenza.spec import Credentials, Spec
 from cadenza.store.environment import usable_cores
 from cadenza.store.manifest import Server
-from cadenza.sweep.plan import Phrasing
-from cadenza.sweep.preflight import examine
-from cadenza.sweep.watch import Page, find_pages
-from cadenza.sweep.workers import count_workers, is_here
+from cadenza.watch.machine import find_pages
 
 
 class Reached(NamedTuple):
-    """A server that has answered the preflight; the rest is what `sweep.run.Runner` takes.
+    """A server that has answered the preflight; the rest is what `measure.run.Runner` takes.
 
     anchor           of the transport's clock; virtual time began at 0, before the preflight
     make_transport   for a process of its own; None: there is only this one

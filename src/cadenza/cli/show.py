@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cadenza.analysis.summary import Summary
     from cadenza.spec import Slo
-    from cadenza.stats.summary import Summary
     from cadenza.store.rundir import Run
 
 
@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def read_summary(path: Path, slo: "Slo | None" = None) -> "tuple[Run, Summary]":
     """A run, whole or broken off, and what its records say, by `slo` or by its own. Raises UsageError or StoreError."""
-    from cadenza.stats.summary import summarise
+    from cadenza.analysis.summary import summarise
     from cadenza.store.rundir import read_run
     from cadenza.store.telemetry import read_telemetry
 
@@ -44,10 +44,10 @@ def read_summary(path: Path, slo: "Slo | None" = None) -> "tuple[Run, Summary]":
 
 def run(args: argparse.Namespace) -> int:
     """Print the report; returns the exit code of the run's verdicts."""
+    from cadenza.analysis.summary import to_json
+    from cadenza.analysis.verdict import Verdict
     from cadenza.cli.options import parse_slo
     from cadenza.report import markdown, terminal
-    from cadenza.stats.summary import to_json
-    from cadenza.stats.verdict import Verdict
     from cadenza.store.manifest import RunStatus
 
     found, summary = read_summary(Path(args.run), None if args.slo is None else parse_slo(args.slo))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleDimensions
 
-    from cadenza.stats.glance import Glance
+    from cadenza.analysis.snapshot import Glance
 
 DEFAULT_URL = "http://localhost:8000"
 MIN_INTERVAL_S, MAX_INTERVAL_S, MAX_WINDOW_S = 0.2, 3600.0, 3600.0
@@ -93,8 +93,8 @@ def _check(args: argparse.Namespace) -> None:
 
 def _open(args: argparse.Namespace, stack: contextlib.ExitStack) -> View:
     from cadenza.errors import UsageError
+    from cadenza.live.run import RunView, find_running
     from cadenza.record import printable
-    from cadenza.sweep.follow import RunView, find_running
 
     what: str | Path = args.what or find_running(RUNS) or DEFAULT_URL
     if isinstance(what, str) and "://" in what:
@@ -109,12 +109,12 @@ def _open_server(url: str, args: argparse.Namespace, stack: contextlib.ExitStack
     from functools import partial
 
     from cadenza.cli.options import read_credentials
+    from cadenza.live.server import ServerView
     from cadenza.load.sockets import SocketTransport
     from cadenza.load.target import resolve
     from cadenza.load.tls import tls_context
-    from cadenza.sweep.glance import ServerView
-    from cadenza.sweep.watch import find_collectors
-    from cadenza.sweep.workers import is_here
+    from cadenza.measure.workers import is_here
+    from cadenza.telemetry.collectors import find_collectors
 
     credentials = read_credentials(args)
     target = resolve(url)

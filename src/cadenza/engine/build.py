@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from cadenza.engine.core import Core, Instance
+from cadenza.engine.core.core import Core, Instance
+from cadenza.engine.core.scheduler import Step
+from cadenza.engine.core.sequence import Limits, Sequence
 from cadenza.engine.laws.catalogue import make_law
 from cadenza.engine.profile import Model, Profile
-from cadenza.engine.scheduler import Step
-from cadenza.engine.sequence import Limits, Sequence
 from cadenza.errors import UsageError
 from cadenza.hardware.catalogue import model as architecture
 from cadenza.hardware.memory import room

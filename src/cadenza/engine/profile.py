@@ -7,9 +7,9 @@ from typing import Literal
 
 import msgspec
 
+from cadenza.engine.core.sequence import Limits
 from cadenza.engine.laws.calibrated import FitB, FitD, Row
 from cadenza.engine.laws.measured import MeasuredFit
-from cadenza.engine.sequence import Limits
 from cadenza.errors import UsageError
 from cadenza.hardware import catalogue
 from cadenza.hardware.memory import room

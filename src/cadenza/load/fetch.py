@@ -13,6 +13,16 @@ from cadenza.wire.http1 import ResponseReader, encode_request
 
 MAX_ANSWER_BYTES = 32 << 20
 
+Headers = tuple[tuple[str, str], ...]
+
+
+class Page(NamedTuple):
+    """A page of `target` that is fetched again and again, e.g. an engine's metrics; `headers` go with each request."""
+
+    target: Target
+    path: str
+    headers: Headers
+
 
 class Answer(NamedTuple):
     """A response, whole."""
@@ -30,7 +40,7 @@ def fetch(
     transport: Transport,
     target: Target,
     path: str,
-    headers: tuple[tuple[str, str], ...] = (),
+    headers: Headers = (),
     body: bytes = b"",
     timeout_s: float = 10.0,
 ) -> Answer:

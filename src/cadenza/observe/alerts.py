@@ -17,7 +17,7 @@ DEFAULT_SLO_TTFT_P99_S = 2.0
 LOADED_STREAMS = 8
 # Reasons of gpu_metrics and NVML that mean heat; the others are limits of power and current, normal under load.
 HEAT = ".*(temp|therm|hot|heat|liquid).*"
-# Kinds of kernel events (`telemetry.kernel_patterns`) after which requests are lost, and those that tell of trouble.
+# Kinds of kernel events (`telemetry.kernel.patterns`) after which requests are lost, and those that tell of trouble.
 LOST = "ring_timeout|gpu_reset|reset_failed|queue_preemption|mes_hang|ras_uncorrectable|aer|off_the_bus|thermal"
 TROUBLE = "vm_fault|kfd_allocation|smu|xid|throttled"
 

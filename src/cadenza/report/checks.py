@@ -1,9 +1,9 @@
 """Every check of every point as plain lines: what `cadenza check` prints."""
 
+from cadenza.analysis.summary import PointSummary, Summary
+from cadenza.analysis.verdict import Verdict
 from cadenza.record import printable
 from cadenza.report.table import label, nothing_measured, title
-from cadenza.stats.summary import PointSummary, Summary
-from cadenza.stats.verdict import Verdict
 
 _SIGNS = {
     None: "not judged",

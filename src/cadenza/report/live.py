@@ -4,11 +4,11 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Protocol, TextIO
 
+from cadenza.analysis.summary import PointSummary
 from cadenza.clock import NS_PER_S
 from cadenza.load.shard import Tally
 from cadenza.record import Point, printable
 from cadenza.report.table import number, ttft_headline
-from cadenza.stats.summary import PointSummary
 
 _EVERY_S = 0.25
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from cadenza.analysis.bottleneck import Bottleneck
+from cadenza.analysis.machine import Engine, Gpu, Host, Machine
+from cadenza.analysis.reconciliation import Reconciliation
+from cadenza.analysis.summary import PointSummary
 from cadenza.record import printable
-from cadenza.stats.bottleneck import Bottleneck
-from cadenza.stats.machine import Engine, Gpu, Host, Machine
-from cadenza.stats.reconcile import Reconciliation
-from cadenza.stats.summary import PointSummary
 
 UNDEFINED = "–"
 _GIB = 2**30

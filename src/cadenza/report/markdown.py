@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from cadenza.analysis.summary import Summary
 from cadenza.report.machine import MACHINE
 from cadenza.report.table import INTERVALS, Heading, footnotes, lay_out, nothing_measured, title
-from cadenza.stats.summary import Summary
 
 _ESCAPED = str.maketrans({c: f"\\{c}" for c in r"\`*_[]<>|#"})
 

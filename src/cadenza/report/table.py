@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from cadenza.analysis.summary import PointSummary, Summary
+from cadenza.analysis.verdict import Verdict
 from cadenza.record import printable
 from cadenza.report.machine import Block, lay_out_machine, name_loads
 from cadenza.stats.distribution import FLOORS, Distribution
 from cadenza.stats.goodput import Goodput
 from cadenza.stats.relative import drift_class, falling_note, spread_pct
-from cadenza.stats.summary import PointSummary, Summary
-from cadenza.stats.verdict import Verdict
 
 UNDEFINED = "–"
 INTERVALS = "95 % intervals that respect autocorrelation"

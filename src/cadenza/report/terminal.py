@@ -4,9 +4,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from cadenza.analysis.summary import Summary
 from cadenza.report.machine import MACHINE
 from cadenza.report.table import INTERVALS, footnotes, lay_out, nothing_measured, title
-from cadenza.stats.summary import Summary
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from cadenza.analysis.snapshot import Card, Glance, HostNow, Progress, Stream, Times
 from cadenza.record import LoadLabel, printable
-from cadenza.stats.glance import Card, Glance, HostNow, Progress, Stream, Times
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType

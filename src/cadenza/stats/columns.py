@@ -36,7 +36,7 @@ class Columns(msgspec.Struct, kw_only=True, frozen=True):
     prompt_tok, aimed_tok   prompt tokens as the server counts them, and as the source aimed at; NaN: not known
     asked_tok      output tokens that were asked for; NaN: not known
     cancelled      we ended it (`cancelled`), or never sent it (`dropped`; sent_ms is then NaN)
-    told           the server counted output_tok (usage), not we
+    server_counted   output_tok is the server's own count (usage), not the events counted here
     streamed_tok   output tokens that came in events: less than output_tok where thinking was counted and not streamed
     later_tok      those of them that came after the first stamp; NaN: undefined or not known, see `later_why`
     later_why      position in `later_tokens.REASONS`; 0: later_tok is defined
@@ -63,7 +63,7 @@ class Columns(msgspec.Struct, kw_only=True, frozen=True):
     aimed_tok: Floats
     asked_tok: Floats
     output_tok: Ints
-    told: Bools
+    server_counted: Bools
     streamed_tok: Floats
     later_tok: Floats
     later_why: Ints
@@ -104,7 +104,7 @@ class Columns(msgspec.Struct, kw_only=True, frozen=True):
             aimed_tok=_counts([row.aimed_prompt_tokens for row in rows]),
             asked_tok=_counts([row.asked_output_tokens for row in rows]),
             output_tok=answers.output_tok,
-            told=answers.counted,
+            server_counted=answers.counted,
             streamed_tok=later.streamed_tok,
             later_tok=later.later_tok,
             later_why=later.why,

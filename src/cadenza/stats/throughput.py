@@ -32,7 +32,7 @@ def tokens_per_event(columns: Columns) -> float:
 
     Above 1, ITL is per event and not per token. NaN: there is no such request.
     """
-    known = columns.measured & columns.ok & columns.told
+    known = columns.measured & columns.ok & columns.server_counted
     events = int(np.diff(columns.event_start)[known].sum())
     return float(columns.streamed_tok[known].sum()) / events if events else float("nan")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from cadenza.engine.laws.physics import Physics
-from cadenza.engine.timing import TimingLaw
+from cadenza.engine.laws.timing import TimingLaw
 from cadenza.hardware.batch import Batch
 from cadenza.hardware.catalogue import model
 from cadenza.hardware.step import step_time

@@ -18,7 +18,7 @@ import math
 import msgspec
 
 from cadenza.clock import NS_PER_MS
-from cadenza.engine.timing import Shape, between, shape
+from cadenza.engine.laws.timing import Shape, between, shape
 from cadenza.hardware.batch import Batch
 
 _HINGE = 8

@@ -6,8 +6,8 @@ from cadenza.domain import Domain
 from cadenza.engine.laws.calibrated import Calibrated
 from cadenza.engine.laws.measured import Measured
 from cadenza.engine.laws.physics import Physics
+from cadenza.engine.laws.timing import TimingLaw
 from cadenza.engine.profile import Model, Profile
-from cadenza.engine.timing import TimingLaw
 from cadenza.errors import UsageError
 from cadenza.hardware.catalogue import model as architecture
 

@@ -84,7 +84,7 @@ class Measured:
 
     Means are linear in the number in the system between rows, the first row's below it, and go on beyond the last row
     with the slope of the last two, if that is not negative. The law itself does not know the load that it is put
-    under: `domain` is kept with the points of a run, and `stats.extrapolation` names what lies outside of it.
+    under: `domain` is kept with the points of a run, and `analysis.extrapolation` names what lies outside of it.
 
     What drives a step is the gap between tokens, not TPOT. All requests of a batch share its step, so its spread is
     that of the gaps; TPOT is already a mean over a hundred steps, and steps drawn from its spread would give gaps

@@ -1,0 +1,261 @@
+"""Was the load what was asked for, for long enough, and did anything move while it was?"""
+
+import math
+
+import numpy as np
+
+from cadenza.analysis.verdict import Check, Verdict, check
+from cadenza.record import LoadLabel, Point
+from cadenza.stats import latency
+from cadenza.stats.columns import Columns, Floats
+from cadenza.stats.concurrency import in_flight, mean_in_flight, peak_in_flight
+from cadenza.stats.intervals import mean_interval
+from cadenza.stats.population import Followed, censored, follow_tpot, follow_ttft, population, was_held
+from cadenza.stats.rounds import rounds_of
+from cadenza.stats.stability import MIN_RESPONSES, Stability, assess_stability
+from cadenza.stats.steady import Change, can_judge, find_change
+from cadenza.stats.window import Window
+
+# A closed loop refills a slot within its own dispatch lag; less than this in flight means that it did not.
+MIN_IN_FLIGHT_SHARE = 0.95
+# Changes that count, as fractions. TTFT scatters more than TPOT, and swings without the server having changed.
+MATERIAL = {"TPOT": 0.05, "TTFT": 0.25}
+# In an open loop TPOT is judged by a quarter of a round, which is eight times the requests in flight.
+OPEN_TPOT_SHARE = 4
+# A silence of this share of a point, and of so many usual times to the first token, is a server that has stopped.
+MAX_SILENT_SHARE, SILENT_TTFTS, SILENT_STEPS = 0.05, 10.0, 200
+# Of a mean: less than this makes no difference to anybody.
+MOVED = 0.01
+# TTFT by two rounds: by one, 5 % of healthy points of 500 requests at a load of 0.6 would seem to change.
+OPEN_TTFT_ROUNDS = 2
+# Slots in step: the mean resultant length of their dispatch times within a round. By chance C uniform phases have one
+# of r with a probability of exp(−C r²) (Rayleigh), so that few slots cannot be told from slots in step.
+MIN_LOCKSTEP, LOCKSTEP_CHANCE = 0.8, 0.005
+
+
+def check_load(point: Point, columns: Columns, window: Window) -> list[Check]:
+    """The checks of the load, in the order in which `cadenza check` lists them."""
+    return [
+        *_check_window(window, columns),
+        *_check_steady(point, columns, window),
+        *_check_silence(columns),
+        *_check_end(point, columns, window),
+        *_check_stability(point, columns),
+        *_check_lockstep(point, columns),
+        *_check_in_flight(point, columns, window),
+    ]
+
+
+def _check_window(window: Window, columns: Columns) -> list[Check]:
+    if not len(columns):
+        return []
+    if window.kind == "whole":
+        return [Check("window", Verdict.SUSPECT, f"no steady state: {window.rule}")]
+    return [Check("window", Verdict.VALID, f"the load was held for {window.length_s:.1f} s: {window.rule}")]
+
+
+def _check_steady(point: Point, columns: Columns, window: Window) -> list[Check]:
+    """Neither TPOT nor TTFT (user TTFT where the plan sets the times) moves in the order of dispatch."""
+    if not len(columns) or window.kind == "whole":
+        return []
+    series = [(name, values.values) for name, values in _series(point, columns) if np.isfinite(values.values).any()]
+    if not series:
+        return [Check("steady state", None, "no answer has a TPOT or a TTFT")]
+    sizes = _round_sizes(point, columns, window)
+    changes = [
+        (name, change)
+        for name, values in series
+        if (change := find_change(values, round_size=sizes[name], material=MATERIAL[name])) is not None
+    ]
+    if changes:
+        return [
+            Check("steady state", Verdict.SUSPECT, f"no steady state: {_describe(name, change)}")
+            for name, change in changes
+        ]
+    judged = [name for name, values in series if can_judge(len(values), sizes[name])]
+    short = "; ".join(
+        f"{name}: {len(values)} requests, {sizes[name]} to a round: too few to judge"
+        for name, values in series
+        if name not in judged
+    )
+    if not judged:
+        return [Check("steady state", None, short)]
+    subject = "neither TPOT nor TTFT changes" if len(judged) == 2 else f"{judged[0]} does not change"
+    sentence = f"{subject} in the order of dispatch" + (f"; {short}" if short else "")
+    return [Check("steady state", Verdict.VALID, sentence)]
+
+
+def _round_sizes(point: Point, columns: Columns, window: Window) -> dict[str, int]:
+    """Requests that share their circumstances, for either series.
+
+    In an open loop TPOT follows the number in flight, whose memory is that of the requests in flight, and user TTFT
+    follows the backlog, whose memory is longer than `intervals.round_of` says, twice as long.
+    """
+    rounds = rounds_of(point, columns, window)
+    if point.load is LoadLabel.CLOSED:
+        return {"TPOT": rounds.in_flight, "TTFT": rounds.in_flight}
+    return {"TPOT": max(rounds.in_flight, -(-rounds.size // OPEN_TPOT_SHARE)), "TTFT": OPEN_TTFT_ROUNDS * rounds.size}
+
+
+def _series(point: Point, columns: Columns) -> list[tuple[str, Followed]]:
+    return [
+        ("TPOT", follow_tpot(columns)),
+        ("TTFT", follow_ttft(columns, user=point.load is not LoadLabel.CLOSED)),
+    ]
+
+
+def _describe(name: str, change: Change) -> str:
+    return f"{name} {change.kind}: {change.before:.4g} to {change.after:.4g} ms ({100 * change.relative:+.0f} %)"
+
+
+def _check_silence(columns: Columns) -> list[Check]:
+    """A server that sends nothing to anybody while requests wait has stopped, however fast it is before and after."""
+    lasted_ms, share = silence(columns)
+    if lasted_ms != lasted_ms:
+        return []
+    ttft = latency.ttft_ms(columns)[columns.measured & columns.ok]
+    ttft = ttft[np.isfinite(ttft)]
+    # Few requests can be slow to begin; a quarter of them is not.
+    usual_ms = float(np.percentile(ttft, 25)) if len(ttft) else 0.0
+    wrong = share > MAX_SILENT_SHARE and lasted_ms > SILENT_TTFTS * usual_ms
+    lasted = f"{lasted_ms / 1000:.1f} s ({100 * share:.1f} % of the point)"
+    sentence = f"while requests waited, the server sent nothing for {lasted}" + ("" if wrong else " at most")
+    return [check("silence", sentence, wrong, Verdict.SUSPECT)]
+
+
+def silence(columns: Columns) -> tuple[float, float]:
+    """**Silence**: the longest time without an event of any request while at least one is in flight; ms, and its share.
+
+    Of the time from the first dispatch of any phase to the last end of a measured request, in steps of 0.5 %: a silence
+    is a run of steps without an event, throughout which a request is in flight. NaN: nothing was sent, or has ended.
+    """
+    sent = columns.sent_ms[np.isfinite(columns.sent_ms)]
+    ended = columns.done_ms[columns.measured & np.isfinite(columns.done_ms)]
+    if not len(sent) or not len(ended) or not ended.max() > sent.min():
+        return float("nan"), float("nan")
+    start, end = float(sent.min()), float(ended.max())
+    edges = np.linspace(start, end, SILENT_STEPS + 1)
+    heard = np.histogram(columns.event_ms, SILENT_STEPS, (start, end))[0]
+    times, level = in_flight(columns)
+    # The least level in each step: at its start, and at every change inside it.
+    least = np.concatenate([[0], level])[np.searchsorted(times, edges[:-1], side="right")]
+    place = np.clip(np.searchsorted(edges, times, side="right") - 1, 0, SILENT_STEPS - 1)
+    inside = (times > start) & (times <= end)
+    np.minimum.at(least, place[inside], level[inside])
+    quiet = (heard == 0) & (least > 0)
+    longest = run = 0
+    for step in quiet.tolist():
+        run = run + 1 if step else 0
+        longest = max(longest, run)
+    return longest * (end - start) / SILENT_STEPS, longest / SILENT_STEPS
+
+
+def _check_end(point: Point, columns: Columns, window: Window) -> list[Check]:
+    """Every measured request was followed to its end, under the load that it was measured under."""
+    lost, mine = int(censored(columns).sum()), int(population(columns).sum())
+    if lost:
+        sentence = f"{lost} of {mine} measured requests had not ended when the load did"
+        if point.cooldown_s is not None:
+            sentence += f", at most {point.cooldown_s:g} s after the last of them was due"
+        return [Check("followed", Verdict.SUSPECT, f"{sentence}: figures that they could move are lower bounds (≥)")]
+    if not mine or was_held(point, columns):
+        return [Check("followed", Verdict.VALID, f"all {mine} measured requests were followed to their end")]
+    moved = _moved_by_end(point, columns, window)
+    sentence = "the load was not held until the last measured request had ended"
+    if moved:
+        return [Check("followed", Verdict.SUSPECT, f"{sentence}: {moved}")]
+    return [Check("followed", Verdict.VALID, f"{sentence}, which moves no mean beyond its interval")]
+
+
+def _moved_by_end(point: Point, columns: Columns, window: Window) -> str | None:
+    """The first mean that the requests which saw the load fall move beyond the interval of all the others."""
+    last_ms = float(np.nanmax(columns.sent_ms[columns.measured], initial=-np.inf))
+    rounds = rounds_of(point, columns, window)
+    for name, followed in _series(point, columns):
+        values = followed.values
+        before = values[columns.done_ms[followed.places] <= last_ms]
+        interval = mean_interval(before, round_size=rounds.size, phases=rounds.phases)
+        half = (interval.high - interval.low) / 2
+        if not len(before) or not len(values):
+            continue
+        difference = float(values.mean() - before.mean())
+        # By chance a mean without k of n values differs by their standard deviation · √(k / (n (n − k))).
+        n, kept = len(values), len(before)
+        chance = 3 * float(before.std()) * math.sqrt((n - kept) / (n * kept))
+        allowed = max(MOVED * abs(float(values.mean())), chance, half if half == half else 0.0)
+        if abs(difference) > allowed:
+            return f"without the requests that saw it fall, mean {name} differs by {-difference:+.3g} ms"
+    return None
+
+
+def _check_stability(point: Point, columns: Columns) -> list[Check]:
+    """An open or capped load whose backlog grows has no latency that is the server's."""
+    load = assess_stability(point, columns)
+    if load is None:
+        return []
+    return [_judge_stability(load)]
+
+
+def _judge_stability(load: Stability) -> Check:
+    rates = f"{load.arriving_per_s:.3g} requests/s arrive"
+    done = f"the server completes {load.completed_per_s:.3g}/s while requests wait"
+    if load.grows:
+        told = f"UNSTABLE: {rates}, {done}: the backlog grows, and latencies with the length of the run"
+        return Check("stability", Verdict.SUSPECT, told)
+    told = f"the window is {load.window_responses:.1f} mean user latencies long"
+    if not load.is_stable:
+        short = f"{told}, {MIN_RESPONSES} are needed to see whether the backlog grows: measure longer; {rates}, {done}"
+        return Check("stability", Verdict.SUSPECT, short)
+    return Check("stability", Verdict.VALID, f"{rates}, and the backlog does not grow; {told}")
+
+
+def _check_lockstep(point: Point, columns: Columns) -> list[Check]:
+    """Slots of a closed loop that send in step see each other's prefill, and the rest of the time nobody's."""
+    slots = point.concurrency or 1
+    least = max(MIN_LOCKSTEP, float(np.sqrt(-np.log(LOCKSTEP_CHANCE) / slots)))
+    if point.load is not LoadLabel.CLOSED or least > 0.95:
+        return []
+    found = lockstep(np.sort(columns.sent_ms[columns.measured & np.isfinite(columns.sent_ms)]), slots)
+    if found != found:
+        return []
+    told = f"dispatch times within a round are concentrated by {found:.2f} (0 even, 1 all at once)"
+    wrong = found > least
+    sentence = f"the {slots} slots are in step: {told}; draw --output-tokens from a range" if wrong else told
+    return [check("lockstep", sentence, wrong, Verdict.SUSPECT)]
+
+
+def lockstep(sent_ms: Floats, slots: int) -> float:
+    """**Lockstep**: how close together the dispatches of a round of `slots` lie, 0 (even) to 1 (at once).
+
+    The mean resultant length of the phases 2π (t − t₀) / (t₁ − t₀) of each round's dispatch times t, from its first
+    dispatch t₀ to the next round's first t₁ (Mardia and Jupp, Directional Statistics, 2000), median over rounds.
+    `sent_ms` (n,) ascending. NaN: fewer than two rounds.
+    """
+    rounds = (len(sent_ms) - 1) // slots
+    if rounds < 2:
+        return float("nan")
+    starts = sent_ms[: rounds * slots + 1 : slots]
+    lasted = np.diff(starts)
+    if not (lasted > 0).all():
+        return float("nan")
+    inside = sent_ms[: rounds * slots].reshape(rounds, slots)
+    phases = 2 * np.pi * (inside - starts[:-1, None]) / lasted[:, None]
+    return float(np.median(np.abs(np.exp(1j * phases).mean(axis=1))))
+
+
+def _check_in_flight(point: Point, columns: Columns, window: Window) -> list[Check]:
+    """In flight never above C, in a closed loop C on average, and the peak never below the mean."""
+    peak, mean = peak_in_flight(columns), mean_in_flight(columns, window.start_ms, window.end_ms)
+    found = []
+    if mean > peak + 1e-9:
+        found.append(Check("in flight", Verdict.INVALID, f"{mean:.2f} in flight on average, but {peak} at most"))
+    slots = point.concurrency
+    if slots is None:
+        return [*found, Check("in flight", Verdict.VALID, f"{peak} in flight at most, {mean:.2f} on average")]
+    if peak > slots:
+        told = f"{peak} requests were in flight where {slots} were asked for"
+        return [*found, Check("in flight", Verdict.INVALID, told)]
+    if point.load is LoadLabel.CLOSED and window.kind == "steady":
+        told = f"{mean:.2f} requests were in flight on average where {slots} were asked for"
+        return [*found, check("in flight", told, mean < MIN_IN_FLIGHT_SHARE * slots, Verdict.SUSPECT)]
+    return [*found, Check("in flight", Verdict.VALID, f"{peak} in flight at most, of {slots} allowed")]

@@ -1,1 +1,0 @@
-"""What to measure next, and the loop that measures it: grid, plan, preflight, run."""

@@ -1,0 +1,165 @@
+"""Watching the machine while a sweep runs: the engine's page at the edges of points, and samples in between.
+
+Who samples is `sampling`'s process in real time and `virtual`'s hook in virtual time. What cannot be seen is said, and
+the sweep goes on.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from cadenza.clock import Clock
+from cadenza.errors import TargetError
+from cadenza.load.fetch import Headers, Page, fetch
+from cadenza.load.target import Target, resolve
+from cadenza.load.transport import Transport
+from cadenza.spec import Telemetry
+from cadenza.store.telemetry import Header, TelemetryFile, TelemetryLog, TelemetryReader
+from cadenza.telemetry.engine_page import read_page
+from cadenza.telemetry.engine_state import EngineState, Histogram
+from cadenza.telemetry.reading import Reason
+
+EDGE = "edge"
+_SCRAPE_S = 5.0
+_STATUS: dict[int, Reason] = {401: "denied", 403: "denied", 404: "absent", 405: "absent", 501: "not_supported"}
+
+
+class Scraped(NamedTuple):
+    """Values by series key, and why there are none."""
+
+    values: dict[str, float]
+    missing: Reason | None
+
+
+def scrape(transport: Transport, pages: Sequence[Page], *, whole: bool) -> Scraped:
+    """The engine's state from all its pages; `whole`: with the histograms, bucket by bucket. Never raises."""
+    values: dict[str, float] = {}
+    missing: Reason | None = None
+    for number, page in enumerate(pages):
+        try:
+            answer = fetch(transport, page.target, page.path, page.headers, timeout_s=_SCRAPE_S)
+        except TargetError:
+            missing = "failed"
+            continue
+        states = read_page(answer.body) if answer.status == 200 else {}
+        if not states:
+            missing = _STATUS.get(answer.status, "absent" if answer.status == 200 else "failed")
+        for model, state in states.items():
+            values |= flatten(state, f"engine={state.engine},target={number}", model, whole=whole)
+    return Scraped(values, missing if not values else None)
+
+
+def flatten(state: EngineState, labels: str, model: str, *, whole: bool) -> dict[str, float]:
+    """A state as values by series key; what it does not say is not there."""
+    values: dict[str, float] = {}
+    for name in EngineState.__struct_fields__:
+        found = getattr(state, name)
+        if isinstance(found, Histogram):
+            values[f"{name}_count{{{labels},model={model}}}"] = found.count
+            values[f"{name}_sum{{{labels},model={model}}}"] = found.sum
+            if whole:
+                for bound, count in zip(found.bounds, found.cumulative, strict=True):
+                    values[f"{name}_bucket{{{labels},le={bound:g},model={model}}}"] = count
+        elif isinstance(found, float | int):
+            values[f"{name}{{{labels},model={model}}}"] = float(found)
+    return values
+
+
+class Sampling(Protocol):
+    """Who looks between the edges of points, too: a process of its own (`sampling`), or virtual time (`virtual`)."""
+
+    def start(self) -> str:
+        """Begin; what there is to see, in words."""
+        ...
+
+    def look(self, now_ns: int) -> None:
+        """A point begins or ends."""
+        ...
+
+    def end(self) -> None:
+        """Look no more."""
+        ...
+
+
+class MachineWatch:
+    """What the runner asks: the engine's page at a point's edges, and all that has been seen until now.
+
+    A context manager, within which the sampling goes on.
+
+    transport       for pages at the edges, in real time, whatever the run's `clock` is
+    make_sampling   from the file and from the pages that answer
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        header: Header,
+        transport: Transport,
+        clock: Clock,
+        pages: Sequence[Page],
+        make_sampling: Callable[[TelemetryFile, Sequence[Page]], Sampling],
+    ) -> None:
+        """OSError: the file cannot be written."""
+        self.told = ""
+        self._transport = transport
+        self._clock = clock
+        self._pages = pages
+        self._make_sampling = make_sampling
+        self._file = TelemetryFile(folder, header)
+        self._reader = TelemetryReader(folder)
+        self._seen = TelemetryLog(header.server_here, [], [], header.interval_s)
+        self._refused: set[Reason] = set()
+        self._sampling: Sampling | None = None
+
+    def __enter__(self) -> "MachineWatch":
+        first = scrape(self._transport, self._pages, whole=False)
+        if not first.values:
+            self._pages = ()
+            self._tell_missing(first.missing or "absent")
+        engine = "engine metrics" if first.values else f"no engine metrics ({first.missing or 'absent'})"
+        self._sampling = self._make_sampling(self._file, self._pages)
+        self.told = f"{engine}; {self._sampling.start()}"
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._sampling is not None:
+            self._sampling.end()
+            self._sampling = None
+        self._file.close()
+
+    def edge(self, point: int) -> None:
+        """Read the engine's counters now, before the point's first request or after its last answer."""
+        if self._sampling is not None:
+            self._sampling.look(self._clock.now_ns())
+        found = scrape(self._transport, self._pages, whole=True)
+        with contextlib.suppress(OSError):  # a full disk is the records' to tell
+            if found.values:
+                self._file.sample(EDGE, found.values, self._clock.now_ns, point)
+        if found.missing is not None:
+            self._tell_missing(found.missing)
+
+    def _tell_missing(self, why: Reason) -> None:
+        if why not in self._refused:
+            self._refused.add(why)
+            with contextlib.suppress(OSError):
+                self._file.missing(EDGE, [("page", "", why, 1)], self._clock.now_ns)
+
+    def seen(self) -> TelemetryLog:
+        """Everything until now."""
+        fresh = self._reader.read()
+        self._seen.samples.extend(fresh.samples)
+        self._seen.missing.extend(fresh.missing)
+        return self._seen
+
+
+def find_pages(settings: Telemetry, targets: Sequence[Target], headers: Headers) -> list[Page]:
+    """Where the engine's metrics are: below each base URL, or where the settings say.
+
+    A page of another host than the run's gets no key of the run's. TargetError: nothing answers where they say.
+    """
+    if settings.metrics_url is None:
+        return [Page(target, "/metrics", headers) for target in targets]
+    found = resolve(settings.metrics_url)
+    known = any(target.origin.host == found.origin.host for target in targets)
+    return [Page(found, "" if found.prefix else "/metrics", headers if known else ())]

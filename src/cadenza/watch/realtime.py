@@ -1,0 +1,315 @@
+"""Sampling in real time: in a process of its own, which shares nothing with the client but the clock and a file.
+
+It is forked, of low priority, keeps off the core that a worker of the client takes, and ends with its parent. Where it
+ends before that (the kernel was short of memory, or somebody killed it) the run hears of it at the next edge of a
+point, and starts it anew.
+"""
+
+import contextlib
+import gc
+import itertools
+import json
+import os
+import select
+import signal
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from cadenza.clock import Clock
+from cadenza.load.fetch import Page
+from cadenza.load.transport import Transport
+from cadenza.store.telemetry import Header, TelemetryFile
+from cadenza.telemetry.kernel.log import KernelLog
+from cadenza.telemetry.reading import Collected, Collector
+from cadenza.telemetry.sampler import Sampler
+from cadenza.watch.machine import scrape
+
+SAMPLER = "sampler"
+_FIRST_ROUND_S = 2.0
+_LAST_WORDS_S = 4.0
+_NICE = 10
+_OPEN_AT_MOST = 1 << 20
+# What kills it again and again is not outwitted; the run goes on without.
+_STARTED_ANEW_AT_MOST = 3
+
+
+class Kept:
+    """A collector whose every round goes to the file as it ends; what was not to be had is told once, then counted."""
+
+    def __init__(self, inner: Collector, file: TelemetryFile, now_ns: Callable[[], int]) -> None:
+        self.name = inner.name
+        self.missed: Counter[tuple[str, str, str]] = Counter()
+        self._inner = inner
+        self._file = file
+        self._now_ns = now_ns
+
+    def collect(self) -> Collected:
+        found = self._inner.collect()
+        values = {_key(reading.name, reading.labels): reading.value for reading in found.readings}
+        if values:
+            self._file.sample(self.name, values, self._now_ns)
+        gaps = [(gap.name, gap.gpu, gap.reason) for gap in found.missing]
+        fresh = [(*gap, 1) for gap in dict.fromkeys(gaps) if gap not in self.missed]
+        self.missed.update(gaps)
+        if fresh:
+            self._file.missing(self.name, fresh, self._now_ns)
+        return found
+
+    def close(self) -> None:
+        """End what it runs beside itself, if anything."""
+        if isinstance(self._inner, KernelLog):
+            self._inner.close()
+
+    def sum_up(self) -> None:
+        """Append how often each thing was missed."""
+        if self.missed:
+            self._file.missing(self.name, [(*gap, count) for gap, count in self.missed.items()], self._now_ns)
+
+
+class EnginePage:
+    """The engine's gauges and counters as a collector's rounds, over a transport of its own."""
+
+    name = "engine"
+
+    def __init__(
+        self, transport: Transport, pages: Sequence[Page], file: TelemetryFile, now_ns: Callable[[], int]
+    ) -> None:
+        self.missed: Counter[tuple[str, str, str]] = Counter()
+        self._transport = transport
+        self._pages = pages
+        self._file = file
+        self._now_ns = now_ns
+
+    def collect(self) -> Collected:
+        found = scrape(self._transport, self._pages, whole=False)
+        if found.values:
+            self._file.sample(self.name, found.values, self._now_ns)
+        if found.missing is not None:
+            gap = ("page", "", found.missing)
+            if gap not in self.missed:
+                self._file.missing(self.name, [(*gap, 1)], self._now_ns)
+            self.missed[gap] += 1
+        return Collected([], [])
+
+    def sum_up(self) -> None:
+        """Append how often there was none."""
+        if self.missed:
+            self._file.missing(self.name, [(*gap, count) for gap, count in self.missed.items()], self._now_ns)
+
+
+class SamplerProcess:
+    """`watch.Sampling` in real time.
+
+    file, header      where the run notes that the sampler ended; the sampler opens the same file in `folder` itself
+    interval_s        between two looks, in real time, whatever the run's `clock` is
+    make_collectors   called in the sampler's process, for collectors of this machine
+    make_transport    likewise, for the engine's `pages`
+    say               told of an early end, in one line
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        header: Header,
+        interval_s: float,
+        clock: Clock,
+        make_collectors: Callable[[], Sequence[Collector]],
+        make_transport: Callable[[], contextlib.AbstractContextManager[Transport]],
+        say: Callable[[str], None],
+        file: TelemetryFile,
+        pages: Sequence[Page],
+    ) -> None:
+        self._folder = folder
+        self._header = header
+        self._interval_s = interval_s
+        self._clock = clock
+        self._make_collectors = make_collectors
+        self._make_transport = make_transport
+        self._say = say
+        self._file = file
+        self._pages = pages
+        self._child: tuple[int, int] | None = None
+        self._deaths = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, while it is believed to run."""
+        return None if self._child is None else self._child[0]
+
+    def start(self) -> str:
+        """Fork the sampler; what it saw in its first round, in words. None runs where the kernel refuses the fork."""
+        pipes: list[int] = []
+        try:
+            pipes += os.pipe()
+            pipes += os.pipe()
+            with warnings.catch_warnings():
+                # numpy's idle threads make Python warn; none of them holds a lock that the sampler takes.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                child = os.fork()
+        except OSError:
+            for end in pipes:
+                os.close(end)
+            return _describe(b"")
+        alive, mine, heard, theirs = pipes
+        if child == 0:
+            os.close(mine)
+            os.close(heard)
+            self._be_sampler(alive, theirs)
+        os.close(alive)
+        os.close(theirs)
+        self._child = (child, mine)
+        try:
+            said = os.read(heard, 4096) if _readable(heard, _FIRST_ROUND_S + 1) else b""
+        finally:
+            os.close(heard)
+        return _describe(said)
+
+    def look(self, now_ns: int) -> None:
+        """Whether it still runs; if not, note it in the file and start it anew, so often at most."""
+        if self._note_death(again=self._deaths < _STARTED_ANEW_AT_MOST) and self._deaths <= _STARTED_ANEW_AT_MOST:
+            self.start()
+            if self._child is None:
+                self._tell("the sampler cannot be started anew; the machine is watched no more")
+
+    def end(self) -> None:
+        """Let it say its last words and end it."""
+        if self._child is not None and not self._note_death(again=False):
+            _end(*self._child)
+            self._child = None
+
+    def _note_death(self, *, again: bool) -> bool:
+        """Whether it has ended by itself since it was asked last; `again`: it will be started anew."""
+        how = None if self._child is None else _how_it_ended(self._child[0])
+        if self._child is None or how is None:
+            return False
+        os.close(self._child[1])
+        self._child = None
+        self._deaths += 1
+        with contextlib.suppress(OSError):  # a full disk is the records' to tell
+            self._file.mend()
+            self._file.missing(SAMPLER, [(SAMPLER, "", "failed", self._deaths)], self._clock.now_ns)
+        what = "it is started anew" if again else "the machine is watched no more"
+        self._tell(f"the sampler ended early ({how}); {what}")
+        return True
+
+    def _tell(self, what: str) -> None:
+        self._say(f"  {'telemetry':<10} {what}")
+
+    def _be_sampler(self, alive: int, theirs: int) -> NoReturn:
+        """In the child. An interrupt is the parent's to answer; so is its end."""
+        code = 1
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, _pass_over)  # not SIG_IGN, which a tool that a collector starts would inherit
+            with contextlib.suppress(OSError):
+                os.nice(_NICE)
+            _leave_core()
+            _let_go({alive, theirs})
+            self._sample(alive, theirs)
+            code = 0
+        finally:
+            os._exit(code)
+
+    def _sample(self, alive: int, theirs: int) -> None:
+        file = TelemetryFile(self._folder, self._header)
+        parent, now_ns = os.getppid(), self._clock.now_ns
+        with self._make_transport() as transport:
+            kept = [Kept(collector, file, now_ns) for collector in self._make_collectors()]
+            rounds: list[Kept | EnginePage] = [
+                *kept,
+                *([EnginePage(transport, self._pages, file, now_ns)] if self._pages else []),
+            ]
+            sampler = Sampler(rounds, self._interval_s)
+            sampler.start()
+            sampler.wait(1, _FIRST_ROUND_S)
+            counts = {state.collector: len(state.readings) for state in sampler.states() if state.collector != "engine"}
+            os.write(theirs, json.dumps(counts).encode())
+            os.close(theirs)
+            while os.getppid() == parent and not _readable(alive, 1.0):
+                pass
+            sampler.stop()
+            for one in rounds:
+                one.sum_up()
+            for one in kept:
+                one.close()
+
+
+def _key(name: str, labels: Sequence[tuple[str, str]]) -> str:
+    # A comma in a product's name would end it (`analysis.tracks.parse_key`).
+    told = ",".join(f"{label}={value.replace(',', ' ')}" for label, value in labels if value)
+    return f"{name}{{{told}}}" if told else name
+
+
+def _readable(pipe: int, within_s: float) -> bool:
+    """Whether there is something to read by then, or the other end is closed."""
+    # select refuses numbers from 1024 on, and a run with many connections has no others left.
+    waiting = select.poll()
+    waiting.register(pipe, select.POLLIN)
+    return bool(waiting.poll(1000 * within_s))
+
+
+def _describe(said: bytes) -> str:
+    """What the first round of each collector brought."""
+    try:
+        counts = json.loads(said)
+    except ValueError:
+        return "the sampler did not start"
+    seen = [f"{name} ({count} series)" for name, count in counts.items() if count]
+    return ", ".join(seen) if seen else "nothing of the machine"
+
+
+def _how_it_ended(child: int) -> str | None:
+    """None: it runs, or is stopped."""
+    try:
+        ended, status = os.waitpid(child, os.WNOHANG)
+    except ChildProcessError:  # somebody else has waited for it
+        return "unknown"
+    if not ended:
+        return None
+    code = os.waitstatus_to_exitcode(status)
+    return f"exit status {code}" if code >= 0 else f"killed by signal {-code}"
+
+
+def _let_go(kept: set[int]) -> None:
+    """Close what the parent had open, so that nobody who waits for it to be closed waits for the sampler.
+
+    The objects behind it are not to be collected: they would close the numbers again, which are others' by then.
+    """
+    gc.freeze()
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(null, number)
+    edges = [2, *sorted(kept), min(os.sysconf("SC_OPEN_MAX"), _OPEN_AT_MOST)]
+    for below, above in itertools.pairwise(edges):
+        os.closerange(below + 1, above)
+
+
+def _pass_over(number: int, frame: object) -> None:
+    """The parent answers."""
+
+
+def _leave_core() -> None:
+    """The client's workers take the last cores, one each; the sampler keeps off the last one."""
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        if len(cores) > 1:
+            os.sched_setaffinity(0, cores[:-1])
+
+
+def _end(child: int, mine: int) -> None:
+    """Tell it to stop and wait for its last words; one that is stuck in the kernel is left to it."""
+    os.close(mine)
+    for patience_s in (_LAST_WORDS_S, 1.0):
+        until = time.monotonic() + patience_s
+        while time.monotonic() < until:
+            try:
+                if os.waitpid(child, os.WNOHANG)[0]:
+                    return
+            except ChildProcessError:  # somebody else has waited for it
+                return
+            time.sleep(0.01)
+        os.kill(child, signal.SIGKILL)

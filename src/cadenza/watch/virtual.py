@@ -1,0 +1,217 @@
+"""Sampling in virtual time: the embedded engine and its simulated board, on the clock of the run itself.
+
+No process: time passes only where the transport moves it, and between two events of the engine nothing changes. So
+the samples of that stretch are taken right before it is passed, from the engine core itself; its page of metrics has
+the same numbers, and would take longer than the sweep. The cards are read as a machine's are: the board writes the
+driver's files into a private folder, and the collector for real cards reads them there.
+
+Whoever watches changes nothing: unlike in `engine.board.shadow`, a hot card does not slow the engine down.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from cadenza.clock import NS_PER_S
+from cadenza.engine.board.boards import Board
+from cadenza.engine.core.core import Core, Instance
+from cadenza.engine.profile import Profile
+from cadenza.errors import UsageError
+from cadenza.load.memory import MemoryTransport
+from cadenza.store.telemetry import TelemetryFile
+from cadenza.telemetry.cards.amdgpu import AmdgpuCollector
+from cadenza.telemetry.sampler import Sampler
+from cadenza.watch.realtime import Kept
+
+# Files of two cards, written and read, take a millisecond; the engine's gauges a tenth of that.
+CARDS_EVERY_S = 20.0
+# A stretch in which nothing happens has nothing to show, however long it is.
+_SAMPLES_A_STRETCH = 1000
+_ENGINE = "engine"
+_FOLDER = "cadenza-board-"
+# Whoever has just made such a folder may not have locked it yet.
+_LEFT_AFTER_S = 60.0
+# Of `telemetry.engine_state.EngineState`.
+_NAMES = (
+    *("running", "waiting", "kv_usage", "preemptions_total", "prompt_tokens_total", "generation_tokens_total"),
+    *("requests_total", "aborted_total", "prefix_queries_tok", "prefix_hits_tok"),
+)
+
+
+class VirtualSampler:
+    """`watch.Sampling` in virtual time, of what is behind `transport`.
+
+    interval_s   between two looks at the engine; at the cards it looks every `CARDS_EVERY_S`, if that is longer, and
+                 at the edges of points. Their busy share is that of all the time since the last look
+    """
+
+    def __init__(
+        self, transport: MemoryTransport, core: Core, profile: Profile, interval_s: float, file: TelemetryFile
+    ) -> None:
+        self._transport = transport
+        self._engine = [_Series(instance) for instance in core.instances.values()]
+        self._core = core
+        self._profile = profile
+        self._interval_ns = round(interval_s * NS_PER_S)
+        self._cards_every_ns = max(self._interval_ns, round(CARDS_EVERY_S * NS_PER_S))
+        self._file = file
+        self._now_ns = 0
+        self._due_ns = 0
+        self._cards: _Cards | None = None
+
+    def now_ns(self) -> int:
+        """The instant of the sample that is being taken."""
+        return self._now_ns
+
+    def start(self) -> str:
+        """From now on; what there is to see, in words."""
+        self._now_ns = self._due_ns = self._transport.clock.now_ns()
+        cards = "no cards"
+        try:
+            self._cards = _Cards(self._core, self._profile, self, self._file)
+            cards = f"simulated cards ({self._cards.count}) every {self._cards_every_ns / NS_PER_S:g} s"
+        except UsageError:
+            self._lack("absent")
+        except OSError:
+            self._lack("failed")
+        self._pass(self._now_ns)
+        self._transport.meanwhile = self._pass
+        return f"sampled every {self._interval_ns / NS_PER_S:g} s of virtual time; {cards}"
+
+    def look(self, now_ns: int) -> None:
+        """At the cards, so that a point that is shorter than their interval has one."""
+        self._now_ns = now_ns
+        self._look_at_cards(0)
+
+    def end(self) -> None:
+        """Look no more; the board's folder goes."""
+        self._transport.meanwhile = None
+        self._leave_cards()
+
+    def _pass(self, until_ns: int) -> None:
+        """Time is about to pass to `until_ns`, and until then nothing happens."""
+        due = until_ns - self._due_ns
+        if due < 0:
+            return
+        stride_ns = self._interval_ns * -(-(due // self._interval_ns + 1) // _SAMPLES_A_STRETCH)
+        while self._due_ns <= until_ns:
+            self._now_ns = self._due_ns
+            self._due_ns += stride_ns
+            with contextlib.suppress(OSError):  # a full disk is the records' to tell
+                self._file.sample(_ENGINE, self._tell(), self.now_ns)
+            self._look_at_cards(self._cards_every_ns)
+
+    def _tell(self) -> dict[str, float]:
+        told: dict[str, float] = {}
+        for series in self._engine:
+            told |= series.tell(self._now_ns)
+        return told
+
+    def _look_at_cards(self, every_ns: int) -> None:
+        cards = self._cards
+        if cards is None or not cards.is_due(self._now_ns, every_ns):
+            return
+        try:
+            cards.look(self._now_ns)
+        except (OSError, UsageError):  # no room for its files
+            self._leave_cards()
+            self._lack("failed")
+
+    def _leave_cards(self) -> None:
+        if self._cards is not None:
+            self._cards.close()
+            self._cards = None
+
+    def _lack(self, why: str) -> None:
+        with contextlib.suppress(OSError):
+            self._file.missing(AmdgpuCollector.name, [(AmdgpuCollector.name, "", why, 1)], self.now_ns)
+
+
+class _Series:
+    """One model's engine, under the keys that its page of metrics has (`watch.flatten`), histograms left out."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+        self._keys = [f"{name}{{engine=vllm,target=0,model={instance.metrics.model}}}" for name in _NAMES]
+        self._told: dict[str, float] = {}
+        self._arrivals = -1
+
+    def tell(self, now_ns: int) -> dict[str, float]:
+        """As of `now_ns`. Of an engine that had nothing to do since it was asked, what it told then."""
+        instance, arrivals = self._instance, self._instance.metrics.arrivals
+        if arrivals == self._arrivals:
+            return self._told
+        instance.clock.run(now_ns)
+        metrics, gauges = instance.read()
+        values = (
+            *(gauges.running, gauges.waiting, gauges.kv_cache_usage, metrics.preemptions),
+            *(metrics.prompt_tok, metrics.generated_tok),
+            *(sum(metrics.endings.values()), metrics.endings["abort"]),
+            *(metrics.cache_queries_tok, metrics.cache_hits_tok),
+        )
+        self._told = dict(zip(self._keys, values, strict=True))
+        self._arrivals = -1 if instance.in_system else arrivals
+        return self._told
+
+
+class _Cards:
+    """The profile's cards on a board that follows the engine, read out of a private folder."""
+
+    def __init__(self, core: Core, profile: Profile, clock: VirtualSampler, file: TelemetryFile) -> None:
+        """UsageError: the profile names no cards, or one that the board does not know. OSError: no folder."""
+        if profile.system is None:
+            raise UsageError(f"the profile {profile.name} does not say which cards it has")
+        self._core = core
+        self._board = Board.for_devices(profile.system.devices, 0)
+        self._taken = [round(profile.limits.gpu_memory_utilization * card.vram_bytes) for card in self._board.cards]
+        self.count = len(self._taken)
+        # In memory where there is such a folder: renamed files on a disk cost ten times as much.
+        memory = Path("/dev/shm")
+        within = memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+        _remove_left(within)
+        self._folder = tempfile.TemporaryDirectory(prefix=_FOLDER, dir=within)
+        self._root = Path(self._folder.name)
+        self._lock = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._collector = Kept(AmdgpuCollector(self._root, clock=clock), file, clock.now_ns)
+        self._sampler = Sampler([self._collector], 0, clock)
+        self._seen_ns: int | None = None
+        self._busy_ns = 0
+
+    def is_due(self, now_ns: int, every_ns: int) -> bool:
+        """Whether the last look is so long ago; two at one instant would know of no time in between."""
+        return self._seen_ns is None or now_ns - self._seen_ns >= max(1, every_ns)
+
+    def look(self, now_ns: int) -> None:
+        """Let the board catch up with the engine and read it; OSError, UsageError: its files cannot be written."""
+        busy_ns = self._core.busy_ns(now_ns)
+        share = 0.0 if self._seen_ns is None else min(1.0, (busy_ns - self._busy_ns) / (now_ns - self._seen_ns))
+        self._seen_ns, self._busy_ns = now_ns, busy_ns
+        activities = [card.working(share, taken) for card, taken in zip(self._board.cards, self._taken, strict=True)]
+        self._board.advance(now_ns, activities)
+        self._board.write(self._root)
+        self._sampler.look()
+
+    def close(self) -> None:
+        for last in (self._collector.sum_up, self._folder.cleanup):
+            with contextlib.suppress(OSError):
+                last()
+        os.close(self._lock)
+
+
+def _remove_left(within: Path) -> None:
+    """Our folders of runs that were killed: they are old, and nobody holds their lock."""
+    for folder in within.glob(f"{_FOLDER}*"):
+        with contextlib.suppress(OSError):
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                status = os.fstat(lock)
+                if status.st_uid == os.getuid() and time.time() - status.st_mtime > _LEFT_AFTER_S:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder)
+            finally:
+                os.close(lock)
