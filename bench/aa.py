@@ -28,7 +28,7 @@ from cadenza.analysis.summary import PointSummary
 from cadenza.analysis.verdict import Verdict
 from cadenza.clock import anchor
 from cadenza.engine import profile
-from cadenza.engine.api.api import Face
+from cadenza.engine.api.http_api import Face
 from cadenza.engine.api.text import output_token
 from cadenza.engine.build import build_core
 from cadenza.load.memory import MemoryTransport

@@ -30,7 +30,7 @@ from bench.engine_rate import request
 from bench.truth_server import TruthServer, pin
 
 from cadenza.clock import NS_PER_MS, NS_PER_S
-from cadenza.engine.api.api import Face
+from cadenza.engine.api.http_api import Face
 from cadenza.engine.api.http import Saying
 from cadenza.engine.api.server import serve
 from cadenza.engine.profile import parse

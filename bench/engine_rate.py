@@ -14,7 +14,7 @@ import time
 
 from bench.truth_server import pin
 
-from cadenza.engine.api.api import Face
+from cadenza.engine.api.http_api import Face
 from cadenza.engine.api.server import serve
 from cadenza.engine.profile import load
 

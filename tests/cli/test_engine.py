@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cadenza.cli import engine
-from cadenza.engine.api.api import Face
+from cadenza.engine.api.http_api import Face
 from cadenza.errors import UsageError
 
 

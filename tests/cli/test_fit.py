@@ -15,7 +15,7 @@ from cadenza.analysis.summary import PointSummary, summarise_point
 from cadenza.cli import fit
 from cadenza.cli.show import read_summary
 from cadenza.engine import profile
-from cadenza.engine.api.api import Face
+from cadenza.engine.api.http_api import Face
 from cadenza.engine.core.core import Core, Instance
 from cadenza.engine.core.sequence import Limits
 from cadenza.engine.laws.measured import Measured, MeasuredFit

@@ -8,7 +8,7 @@ import pytest
 from cadenza.analysis.snapshot import Stream, Times
 from cadenza.clock import ManualClock
 from cadenza.engine import profile
-from cadenza.engine.api.api import Face
+from cadenza.engine.api.http_api import Face
 from cadenza.errors import TargetError
 from cadenza.live import server as glance
 from cadenza.live.server import EngineScrapes, ServerView, describe_stream

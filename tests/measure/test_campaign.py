@@ -7,7 +7,7 @@ import pytest
 
 from cadenza.analysis.summary import PointSummary, summarise_point
 from cadenza.engine import profile
-from cadenza.engine.api.api import Face
+from cadenza.engine.api.http_api import Face
 from cadenza.load.client import Client
 from cadenza.load.exchange import Exchange
 from cadenza.load.issue import closed_loop

@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import httptools
 
-from cadenza.engine.api.api import Face
+from cadenza.engine.api.http_api import Face
 from cadenza.engine.api.http import Saying
 from cadenza.engine.api.text import output_token
 from cadenza.engine.core.core import Core, Instance

@@ -7,7 +7,7 @@ import pytest
 
 from cadenza.clock import Clock, ManualClock
 from cadenza.engine import profile
-from cadenza.engine.api.api import Face
+from cadenza.engine.api.http_api import Face
 from cadenza.load.fetch import Page
 from cadenza.load.memory import MemoryTransport
 from cadenza.load.target import IN_PROCESS, Target

@@ -18,7 +18,7 @@ import pytest
 from cadenza.analysis.tracks import parse_key
 from cadenza.clock import ManualClock, MonotonicClock
 from cadenza.engine import profile
-from cadenza.engine.api.api import Face
+from cadenza.engine.api.http_api import Face
 from cadenza.load.fetch import Page
 from cadenza.load.memory import MemoryTransport
 from cadenza.load.target import IN_PROCESS
@@ -251,7 +251,7 @@ from functools import partial
 from pathlib import Path
 from cadenza.clock import MonotonicClock
 from cadenza.engine import profile
-from cadenza.engine.api.api import Face
+from cadenza.engine.api.http_api import Face
 from cadenza.load.memory import MemoryTransport
 from cadenza.store.telemetry import Header
 from cadenza.watch.realtime import SamplerProcess

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.engine import profile
-from cadenza.engine.api.api import Face
+from cadenza.engine.api.http_api import Face
 from cadenza.engine.board.card import load as load_card
 from cadenza.load.fetch import Page
 from cadenza.load.memory import MemoryTransport

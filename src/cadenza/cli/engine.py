@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from cadenza.engine import profile as profiles
-from cadenza.engine.api.api import Face
+from cadenza.engine.api.http_api import Face
 from cadenza.engine.api.faults import KINDS as FAULTS
 from cadenza.engine.api.faults import Faults
 from cadenza.engine.api.server import serve

@@ -16,7 +16,7 @@ from cadenza.analysis.verdict import Verdict
 from cadenza.cli.main import EXIT_INTERRUPTED
 from cadenza.cli.reach import Reached, reach
 from cadenza.cli.signals import stop_on_signals
-from cadenza.engine.api.api import Face
+from cadenza.engine.api.http_api import Face
 from cadenza.engine.laws.catalogue import find_domains
 from cadenza.engine.profile import load as load_profile
 from cadenza.errors import CadenzaError, StoreError

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cadenza.clock import Anchor, MonotonicClock, anchor
 from cadenza.engine import profile
 from cadenza.engine.api import child
-from cadenza.engine.api.api import Face
+from cadenza.engine.api.http_api import Face
 from cadenza.engine.api.text import output_token
 from cadenza.engine.build import build_core
 from cadenza.errors import TargetError

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from cadenza.clock import NS_PER_S
-from cadenza.engine.api.api import Face
+from cadenza.engine.api.http_api import Face
 from cadenza.engine.api.faults import HEADER, KINDS, TIMES, Fault, Faults
 from cadenza.engine.api.fields import RefusalError
 from cadenza.engine.api.http import Saying

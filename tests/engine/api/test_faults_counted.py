@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from cadenza.clock import NS_PER_S
-from cadenza.engine.api.api import Face
+from cadenza.engine.api.http_api import Face
 from cadenza.engine.api.faults import Faults
 from cadenza.engine.api.text import output_token
 from cadenza.engine.core.core import Core, Instance

@@ -8,7 +8,7 @@ import httptools
 import msgspec
 import pytest
 
-from cadenza.engine.api.api import Face
+from cadenza.engine.api.http_api import Face
 from cadenza.engine.api.http import Saying
 from cadenza.engine.api.text import encode, encode_chat
 from cadenza.engine.profile import load

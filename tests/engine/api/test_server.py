@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 from cadenza.engine.api import server as server_module
-from cadenza.engine.api.api import Face
+from cadenza.engine.api.http_api import Face
 from cadenza.engine.api.server import listen, serve
 from cadenza.engine.profile import load
 from cadenza.errors import UsageError

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from cadenza.engine.api.api import Face
+from cadenza.engine.api.http_api import Face
 from cadenza.engine.api.http import Saying
 from cadenza.engine.api.server import serve
 from cadenza.engine.profile import load

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cadenza.clock import NS_PER_S
-from cadenza.engine.api.api import Face
+from cadenza.engine.api.http_api import Face
 from cadenza.engine.api.http import Saying
 from cadenza.errors import UsageError
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cadenza.engine.api.api import Face
+from cadenza.engine.api.http_api import Face
 from cadenza.engine.api.completion_request import UsageRules
 from cadenza.engine.core.core import Core
 from support.engine import (
