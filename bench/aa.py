@@ -28,7 +28,7 @@ from cadenza.analysis.summary import PointSummary
 from cadenza.analysis.verdict import Verdict
 from cadenza.clock import anchor
 from cadenza.engine import profile
-from cadenza.engine.api.http_api import Face
+from cadenza.engine.api.http_api import HttpApi
 from cadenza.engine.api.text import output_token
 from cadenza.engine.build import build_core
 from cadenza.load.memory import MemoryTransport
@@ -67,7 +67,7 @@ class Figure(NamedTuple):
 def _engine(seed: int, spec: Spec, phrasing: Phrasing) -> tuple[MemoryTransport, Server]:
     found = profile.load(PROFILE)
     core = build_core(found, None, seed=seed, output_token=output_token)
-    transport = MemoryTransport(Face(found, core=core))
+    transport = MemoryTransport(HttpApi(found, core=core))
     return transport, examine(transport, phrasing, spec, Credentials())
 
 

@@ -30,8 +30,8 @@ from bench.engine_rate import request
 from bench.truth_server import TruthServer, pin
 
 from cadenza.clock import NS_PER_MS, NS_PER_S
-from cadenza.engine.api.http_api import Face
-from cadenza.engine.api.http import Saying
+from cadenza.engine.api.http import Output
+from cadenza.engine.api.http_api import HttpApi
 from cadenza.engine.api.server import serve
 from cadenza.engine.profile import parse
 from cadenza.load.stamps import ANCILLARY_BYTES, ArrivalClock, ask_for_stamps
@@ -71,8 +71,8 @@ class Steps(NamedTuple):
     cpu_ns: list[int]
 
 
-class Watched(Face):
-    """A face that keeps the times of steps of at least `least` events: three clock reads a step, none an event.
+class Watched(HttpApi):
+    """A api that keeps the times of steps of at least `least` events: three clock reads a step, none an event.
 
     The shell says all that `take` gave it before it asks again for `next_ns`.
     """
@@ -95,7 +95,7 @@ class Watched(Face):
             self._steps.handed_ns.append(time.monotonic_ns())
         return super().next_ns()
 
-    def take(self, now_ns: int) -> list[tuple[int, Saying]]:
+    def take(self, now_ns: int) -> list[tuple[int, Output]]:
         due_ns = super().next_ns()
         said = super().take(now_ns)
         if due_ns is not None and len(said) >= self._least:
@@ -111,9 +111,9 @@ class Watched(Face):
 
 def _engine(streams: int, line: Connection) -> None:
     pin(SERVER)
-    face = Watched(streams)
-    serve(face, "127.0.0.1", 0, 1.0, ready=lambda url: line.send(int(url.rpartition(":")[2])), stop=line.poll)
-    line.send(face.steps())
+    api = Watched(streams)
+    serve(api, "127.0.0.1", 0, 1.0, ready=lambda url: line.send(int(url.rpartition(":")[2])), stop=line.poll)
+    line.send(api.steps())
 
 
 def _bare(streams: int, steps: int, event: bytes, line: Connection) -> None:
@@ -192,10 +192,10 @@ def child(target: Callable[..., None], *arguments: object) -> Any:
 
 def one_event() -> bytes:
     """What the engine sends for a token in the middle of a stream."""
-    face = Face(parse(PROFILE))
-    face.receive(0, request(8), 0)
-    times = iter(face.next_ns, None)
-    return [said for due_ns in islice(times, 4) for _, said in face.take(due_ns) if isinstance(said, bytes)][-1]
+    api = HttpApi(parse(PROFILE))
+    api.receive(0, request(8), 0)
+    times = iter(api.next_ns, None)
+    return [said for due_ns in islice(times, 4) for _, said in api.take(due_ns) if isinstance(said, bytes)][-1]
 
 
 def table(name: str, streams: int, steps: Steps, stamps: np.ndarray, several: int) -> list[float]:

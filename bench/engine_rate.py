@@ -1,6 +1,6 @@
-"""How many token events a second the embedded engine can produce: its face alone, and its server over loopback.
+"""How many token events a second the embedded engine can produce: its api alone, and its server over loopback.
 
-The face runs in virtual time, without sockets; the server far faster than real time, for a reader that only counts
+The api runs in virtual time, without sockets; the server far faster than real time, for a reader that only counts
 bytes (a server that runs late sends what has fallen due to one client in one piece, so this is a ceiling). Their ratio
 is what the sockets cost. All of it, the reader included, on one core. One figure a line, then the ratio; run it on an
 idle machine. What the server does one event at a time, on time: `bench.engine_pace`.
@@ -14,7 +14,7 @@ import time
 
 from bench.truth_server import pin
 
-from cadenza.engine.api.http_api import Face
+from cadenza.engine.api.http_api import HttpApi
 from cadenza.engine.api.server import serve
 from cadenza.engine.profile import load
 
@@ -32,13 +32,13 @@ def request(tokens: int = TOKENS, prompt: str = "go") -> bytes:
 
 
 def face_rate() -> float:
-    """Events a second of the face in virtual time."""
-    face = Face(load("mi50-rx6900xt"))
+    """Events a second of the api in virtual time."""
+    api = HttpApi(load("mi50-rx6900xt"))
     for connection in range(STREAMS):
-        face.receive(connection, request(), 0)
+        api.receive(connection, request(), 0)
     start = time.perf_counter()
-    while (due := face.next_ns()) is not None:
-        face.take(due)
+    while (due := api.next_ns()) is not None:
+        api.take(due)
     return STREAMS * TOKENS / (time.perf_counter() - start)
 
 
@@ -52,7 +52,7 @@ def server_rate() -> float:
         up.set()
 
     server = threading.Thread(
-        target=serve, args=(Face(load("mi50-rx6900xt")), "127.0.0.1", 0, 1e6, ready, done.is_set), daemon=True
+        target=serve, args=(HttpApi(load("mi50-rx6900xt")), "127.0.0.1", 0, 1e6, ready, done.is_set), daemon=True
     )
     server.start()
     up.wait(10)
@@ -75,10 +75,10 @@ def server_rate() -> float:
 
 def main() -> int:
     pin(0)
-    face, server = face_rate(), server_rate()
-    print(f"face    {face:10,.0f} events/s")
+    api, server = face_rate(), server_rate()
+    print(f"api    {api:10,.0f} events/s")
     print(f"server  {server:10,.0f} events/s")
-    print(f"server / face  {server / face:.2f}")
+    print(f"server / api  {server / api:.2f}")
     return 0
 
 

@@ -9,25 +9,25 @@ from typing import Any
 import pytest
 
 from cadenza.cli import engine
-from cadenza.engine.api.http_api import Face
+from cadenza.engine.api.http_api import HttpApi
 from cadenza.errors import UsageError
 
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     calls: list[tuple[Any, ...]] = []
-    faces: list[tuple[Any, str | None]] = []
+    apis: list[tuple[Any, str | None]] = []
 
-    def make_face(profile: Any, api_key: str | None, **others: Any) -> Face:
-        faces.append((profile, api_key))
-        return Face(profile, api_key=api_key, **others)
+    def make_face(profile: Any, api_key: str | None, **others: Any) -> HttpApi:
+        apis.append((profile, api_key))
+        return HttpApi(profile, api_key=api_key, **others)
 
-    def serve(face: Face, host: str, port: int, speed: float, ready: Any, stop: Any = None, tick: Any = None) -> None:
-        profile, key = faces[-1]
-        calls.append((profile.name, host, port, speed, key, face, tick))
+    def serve(api: HttpApi, host: str, port: int, speed: float, ready: Any, stop: Any = None, tick: Any = None) -> None:
+        profile, key = apis[-1]
+        calls.append((profile.name, host, port, speed, key, api, tick))
         ready("http://127.0.0.1:8000")
 
-    monkeypatch.setattr(engine, "Face", make_face)
+    monkeypatch.setattr(engine, "HttpApi", make_face)
     monkeypatch.setattr(engine, "serve", serve)
     monkeypatch.delenv("CADENZA_ENGINE_API_KEY", raising=False)
     return calls
@@ -119,8 +119,8 @@ def test_a_board_is_shown_from_the_start_and_follows_the_engine(served: list[tup
     run("--board", str(tmp_path / "board"), "--board-fault", "kfd-oom@5")
     busy = sorted((tmp_path / "board" / "sys").glob("class/drm/card*/device/gpu_busy_percent"))
     assert [int(file.read_text()) for file in busy] == [0, 0]
-    face, tick = served[0][5:]
-    face.core.submit(1, "Qwen/Qwen3-8B", range(10), 500, 0)
+    api, tick = served[0][5:]
+    api.core.submit(1, "Qwen/Qwen3-8B", range(10), 500, 0)
     tick(10_000_000_000)
     assert all(int(file.read_text()) > 90 for file in busy)
     assert "-12" in (tmp_path / "board" / "kernel.log").read_text()
@@ -128,10 +128,10 @@ def test_a_board_is_shown_from_the_start_and_follows_the_engine(served: list[tup
 
 def test_faults_of_the_whole_engine_and_no_statistics_reach_the_face(served: list[tuple[Any, ...]]) -> None:
     run("--fault", "hang:5@60", "--fault", "slow:60@0x20", "--disable-log-stats")
-    face = served[0][5]
-    assert [face.core.pace.at(second * 10**9) for second in (0, 60, 65)] == [Fraction(1, 20), 0, 1]
-    face.receive(1, b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n", 0)
-    ((_, page),) = face.take(0)
+    api = served[0][5]
+    assert [api.core.pace.at(second * 10**9) for second in (0, 60, 65)] == [Fraction(1, 20), 0, 1]
+    api.receive(1, b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n", 0)
+    ((_, page),) = api.take(0)
     assert page.startswith(b"HTTP/1.1 200")
     assert b"vllm:" not in page
 

@@ -15,7 +15,7 @@ from cadenza.analysis.summary import PointSummary, summarise_point
 from cadenza.cli import fit
 from cadenza.cli.show import read_summary
 from cadenza.engine import profile
-from cadenza.engine.api.http_api import Face
+from cadenza.engine.api.http_api import HttpApi
 from cadenza.engine.core.core import Core, Instance
 from cadenza.engine.core.sequence import Limits
 from cadenza.engine.laws.measured import Measured, MeasuredFit
@@ -59,9 +59,9 @@ class Rough:
 def measure_point(law: TimingLaw, spec: Spec, point: Point, model: str) -> list[Record]:
     """One point of `spec`, load room against engine, in virtual time."""
     served = profile.Profile(name="p", hardware="h", models=(profile.Model(name=model),))
-    face = Face(served, core=Core({model: Instance(model, law, Limits(max_model_len=65536))}))
+    api = HttpApi(served, core=Core({model: Instance(model, law, Limits(max_model_len=65536))}))
     phrasing = Phrasing(spec, Credentials(), [TARGET])
-    client = Client(MemoryTransport(face), [TARGET.origin], phrasing.dialect, spec.timeouts)
+    client = Client(MemoryTransport(api), [TARGET.origin], phrasing.dialect, spec.timeouts)
     records: list[Record] = []
 
     def keep(exchange: Exchange) -> None:

@@ -18,7 +18,7 @@ from cadenza.analysis.reconciliation import MAX_DIFFERENCE
 from cadenza.cli.main import main
 from cadenza.engine.api import child
 from cadenza.engine.board.boards import Board
-from cadenza.engine.board.faults import Fault
+from cadenza.engine.board.faults import BoardFault
 
 QWEN = "Qwen/Qwen3-8B"
 STAGE = Path(__file__).parents[2] / "scripts" / "stage_bottlenecks.py"
@@ -115,7 +115,7 @@ def test_a_client_that_is_starved() -> None:
 @pytest.mark.slow
 def test_a_card_in_the_heat(capsys: pytest.CaptureFixture[str]) -> None:
     board = Board.for_devices(["mi50-32gb", "rx6900xt"], 0)
-    board.inject(Fault("overheat", 1), 0)
+    board.inject(BoardFault("overheat", 1), 0)
     now_ns = 0
     while not board.read()[1].throttling:
         now_ns += 10**10

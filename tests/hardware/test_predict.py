@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from cadenza.hardware import catalogue
-from cadenza.hardware.predict import LABEL, Limits, WhatIf, default_limits, predict, ttft_s
+from cadenza.hardware.predict import LABEL, SchedulerLimits, WhatIf, default_limits, predict, ttft_s
 from cadenza.hardware.step import StepModel, decode_batch, prefill_batch
 from cadenza.hardware.system import system
 
@@ -40,7 +40,7 @@ def test_the_kv_room_limits_and_the_rest_queues() -> None:
 
 
 def test_max_num_seqs_limits() -> None:
-    limits = Limits(max_num_seqs=4)
+    limits = SchedulerLimits(max_num_seqs=4)
     found = predict(PAIR, QWEN, (8,), limits=limits)
     assert (found.points[0].running, found.points[0].limited_by) == (4, "max_num_seqs")
     assert found.peak is not None

@@ -8,7 +8,7 @@ import pytest
 from cadenza.analysis.snapshot import Stream, Times
 from cadenza.clock import ManualClock
 from cadenza.engine import profile
-from cadenza.engine.api.http_api import Face
+from cadenza.engine.api.http_api import HttpApi
 from cadenza.errors import TargetError
 from cadenza.live import server as glance
 from cadenza.live.server import EngineScrapes, ServerView, describe_stream
@@ -220,7 +220,7 @@ def test_a_models_name_is_shown_without_escapes(network: Network) -> None:
 
 
 def test_the_embedded_engine_says_that_it_is_simulated() -> None:
-    transport = MemoryTransport(Face(profile.load("mi50-rx6900xt")))
+    transport = MemoryTransport(HttpApi(profile.load("mi50-rx6900xt")))
     found = ServerView(transport, IN_PROCESS, (), 1.0, 10.0, now_s=lambda: 0.0).look()
     assert found.simulated
     assert {stream.running for stream in found.streams} == {0}

@@ -7,7 +7,7 @@ import pytest
 
 from cadenza.analysis.summary import PointSummary, summarise_point
 from cadenza.engine import profile
-from cadenza.engine.api.http_api import Face
+from cadenza.engine.api.http_api import HttpApi
 from cadenza.load.client import Client
 from cadenza.load.exchange import Exchange
 from cadenza.load.issue import closed_loop
@@ -30,7 +30,7 @@ TARGET = Target("http://engine", Origin("engine", ("127.0.0.1", 1)), "engine", "
 def measure(model: str, concurrency: int) -> PointSummary:
     (point,) = lay_out(Spec(engine="mi50-rx6900xt", concurrency=(concurrency,), seed=SPEC.seed), [model])
     phrasing = Phrasing(SPEC, Credentials(), [TARGET])
-    engine = MemoryTransport(Face(profile.load("mi50-rx6900xt")))
+    engine = MemoryTransport(HttpApi(profile.load("mi50-rx6900xt")))
     client = Client(engine, [TARGET.origin], phrasing.dialect, SPEC.timeouts)
     records: list[Record] = []
 

@@ -1,12 +1,12 @@
-"""An embedded engine of known timing, and a client that talks to its face in virtual time."""
+"""An embedded engine of known timing, and a client that talks to its api in virtual time."""
 
 import json
 from collections import defaultdict
 
 import httptools
 
-from cadenza.engine.api.http_api import Face
-from cadenza.engine.api.http import Saying
+from cadenza.engine.api.http import Output
+from cadenza.engine.api.http_api import HttpApi
 from cadenza.engine.api.text import output_token
 from cadenza.engine.core.core import Core, Instance
 from cadenza.engine.core.sequence import Limits
@@ -78,7 +78,7 @@ class Client:
     def on_message_complete(self) -> None:
         self.answers.append((self._parser.get_status_code(), self._body))
 
-    def hear(self, now_ns: int, data: Saying) -> None:
+    def hear(self, now_ns: int, data: Output) -> None:
         if data is None:
             self.closed = True
         elif isinstance(data, ConnectionResetError):
@@ -88,22 +88,22 @@ class Client:
             self._parser.feed_data(data)
 
 
-def converse(face: Face, sent: dict[int, list[bytes]], now_ns: int = 0) -> dict[int, Client]:
+def converse(api: HttpApi, sent: dict[int, list[bytes]], now_ns: int = 0) -> dict[int, Client]:
     """Send everything at `now_ns`, then hear all there is to hear."""
     clients: dict[int, Client] = defaultdict(Client)
     for connection, pieces in sent.items():
         for piece in pieces:
-            face.receive(connection, piece, now_ns)
-    while (due := face.next_ns()) is not None:
-        for connection, data in face.take(due):
+            api.receive(connection, piece, now_ns)
+    while (due := api.next_ns()) is not None:
+        for connection, data in api.take(due):
             clients[connection].hear(due, data)
     return clients
 
 
-def quiet_face(api_key: str | None = None) -> Face:
+def quiet_face(api_key: str | None = None) -> HttpApi:
     """A server of steady pace."""
-    return Face(PROFILE, api_key=api_key, epoch_s=1_700_000_000, core=steady_core())
+    return HttpApi(PROFILE, api_key=api_key, epoch_s=1_700_000_000, core=steady_core())
 
 
-def answers(data: bytes, face: Face | None = None) -> list[tuple[int, bytes]]:
-    return converse(face or quiet_face(), {1: [data]})[1].answers
+def answers(data: bytes, api: HttpApi | None = None) -> list[tuple[int, bytes]]:
+    return converse(api or quiet_face(), {1: [data]})[1].answers

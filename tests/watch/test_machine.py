@@ -7,7 +7,7 @@ import pytest
 
 from cadenza.clock import Clock, ManualClock
 from cadenza.engine import profile
-from cadenza.engine.api.http_api import Face
+from cadenza.engine.api.http_api import HttpApi
 from cadenza.load.fetch import Page
 from cadenza.load.memory import MemoryTransport
 from cadenza.load.target import IN_PROCESS, Target
@@ -45,7 +45,7 @@ def watching(folder: Path, transport: MemoryTransport, clock: Clock, pages: Sequ
 
 
 def engine() -> MemoryTransport:
-    return MemoryTransport(Face(profile.load("mi50-rx6900xt")))
+    return MemoryTransport(HttpApi(profile.load("mi50-rx6900xt")))
 
 
 def kept(folder: Path) -> TelemetryLog:

@@ -18,7 +18,7 @@ import pytest
 from cadenza.analysis.tracks import parse_key
 from cadenza.clock import ManualClock, MonotonicClock
 from cadenza.engine import profile
-from cadenza.engine.api.http_api import Face
+from cadenza.engine.api.http_api import HttpApi
 from cadenza.load.fetch import Page
 from cadenza.load.memory import MemoryTransport
 from cadenza.load.target import IN_PROCESS
@@ -68,7 +68,7 @@ BUSY = Collected(
 
 
 def engine() -> MemoryTransport:
-    return MemoryTransport(Face(profile.load("mi50-rx6900xt")))
+    return MemoryTransport(HttpApi(profile.load("mi50-rx6900xt")))
 
 
 def kept(folder: Path) -> TelemetryLog:
@@ -251,12 +251,12 @@ from functools import partial
 from pathlib import Path
 from cadenza.clock import MonotonicClock
 from cadenza.engine import profile
-from cadenza.engine.api.http_api import Face
+from cadenza.engine.api.http_api import HttpApi
 from cadenza.load.memory import MemoryTransport
 from cadenza.store.telemetry import Header
 from cadenza.watch.realtime import SamplerProcess
 from cadenza.watch.machine import MachineWatch
-make = lambda: contextlib.nullcontext(MemoryTransport(Face(profile.load("mi50-rx6900xt"))))
+make = lambda: contextlib.nullcontext(MemoryTransport(HttpApi(profile.load("mi50-rx6900xt"))))
 folder, clock = Path({str(tmp_path)!r}), MonotonicClock()
 sampling = partial(SamplerProcess, folder, Header(), 0.5, clock, tuple, make, print)
 with MachineWatch(folder, Header(), make().enter_result, clock, [], sampling) as watch:

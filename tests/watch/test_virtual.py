@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.engine import profile
-from cadenza.engine.api.http_api import Face
+from cadenza.engine.api.http_api import HttpApi
 from cadenza.engine.board.card import load as load_card
 from cadenza.load.fetch import Page
 from cadenza.load.memory import MemoryTransport
@@ -28,13 +28,13 @@ class Watched:
     def __init__(self, folder: Path, interval_s: float = 0.5, *, cards: bool = True) -> None:
         found = profile.load(NAME)
         self.folder = folder
-        face = Face(found)
-        self.core = face.core
-        self.transport = MemoryTransport(face)
+        api = HttpApi(found)
+        self.core = api.core
+        self.transport = MemoryTransport(api)
         self.file = TelemetryFile(folder, Header())
         if not cards:
             found = profile.Profile(found.name, found.hardware, found.models)
-        self.sampler = VirtualSampler(self.transport, face.core, found, interval_s, self.file)
+        self.sampler = VirtualSampler(self.transport, api.core, found, interval_s, self.file)
 
     def ask(self, tokens: int) -> None:
         """A request for so many tokens, by whoever; its answer is not listened to."""
@@ -111,7 +111,7 @@ def test_cards_are_read_from_files_and_their_busy_share_is_of_all_the_time(tmp_p
     for gpu, name in (("0000:03:00.0", "mi50-32gb"), ("0000:43:00.0", "rx6900xt")):
         card, told = load_card(name), values(seen[-1])
         # At work all the time it does what it did in its published soak; the driver tells whole per cent.
-        busy = min(1.0, card.soak.busy + card.soak.waiting)
+        busy = min(1.0, card.steady.busy + card.steady.waiting)
         assert told[f"amdgpu_busy_ratio{{gpu={gpu}}}"] == pytest.approx(busy, abs=0.01)
         taken = profile.load(NAME).limits.gpu_memory_utilization * card.vram_bytes
         assert told[f"amdgpu_memory_used_bytes{{gpu={gpu},pool=vram}}"] == pytest.approx(taken, rel=1e-6)
@@ -131,7 +131,7 @@ def test_an_edge_between_two_looks_has_the_share_of_the_time_in_between(tmp_path
     _, seen = watched.of("amdgpu")
     assert seen.at_ns == 10 * S
     card = load_card("rx6900xt")
-    busy = busy_s / 10 * min(1.0, card.soak.busy + card.soak.waiting)
+    busy = busy_s / 10 * min(1.0, card.steady.busy + card.steady.waiting)
     assert values(seen)["amdgpu_busy_ratio{gpu=0000:43:00.0}"] == pytest.approx(busy, abs=0.01)
     watched.pass_to(20 * S)
     watched.sampler.look(20 * S)

@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 
 from cadenza.engine import profile as profiles
-from cadenza.engine.api.http_api import Face
 from cadenza.engine.api.faults import KINDS as FAULTS
 from cadenza.engine.api.faults import Faults
+from cadenza.engine.api.http_api import HttpApi
 from cadenza.engine.api.server import serve
 from cadenza.engine.api.text import output_token
 from cadenza.engine.board.boards import Board
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     profile = msgspec.structs.replace(profile, limits=_limits(profile.limits, args))
     key = _api_key(args.api_key_file)
     core = build_core(profile, args.timing, args.seed, output_token)
-    face = Face(
+    api = HttpApi(
         profile,
         api_key=key,
         epoch_s=int(time.time()),
@@ -113,11 +113,11 @@ def run(args: argparse.Namespace) -> int:
         faults=Faults.parse(args.fault, args.seed),
         log_stats=not args.disable_log_stats,
     )
-    tick = None if args.board is None else _shadow(profile, face, args).tick
+    tick = None if args.board is None else _shadow(profile, api, args).tick
     if args.exit_with_parent:
-        serve(face, args.host, args.port, speed, ready=_announce, stop=_parent_is_gone, tick=tick)
+        serve(api, args.host, args.port, speed, ready=_announce, stop=_parent_is_gone, tick=tick)
     else:
-        serve(face, args.host, args.port, speed, ready=_greeting(profile, speed, key is not None), tick=tick)
+        serve(api, args.host, args.port, speed, ready=_greeting(profile, speed, key is not None), tick=tick)
     return 0
 
 
@@ -136,7 +136,7 @@ def _limits(limits: Limits, args: argparse.Namespace) -> Limits:
         raise UsageError(f"the engine's limits make no sense: {error}") from None
 
 
-def _shadow(profile: profiles.Profile, face: Face, args: argparse.Namespace) -> Shadow:
+def _shadow(profile: profiles.Profile, api: HttpApi, args: argparse.Namespace) -> Shadow:
     if profile.system is None:
         raise UsageError(f"the profile {profile.name} does not say which cards it has: --board needs [system] devices")
     missing = [name for name in profile.system.devices if name not in card_names()]
@@ -145,7 +145,7 @@ def _shadow(profile: profiles.Profile, face: Face, args: argparse.Namespace) -> 
     board = Board.for_devices(profile.system.devices, args.seed)
     for text in args.board_fault:
         board.inject(parse_fault(text), 0)
-    shadow = Shadow(face.core, board, profile.limits.gpu_memory_utilization, args.board)
+    shadow = Shadow(api.core, board, profile.limits.gpu_memory_utilization, args.board)
     shadow.tick(0)
     return shadow
 

@@ -16,7 +16,7 @@ from cadenza.analysis.verdict import Verdict
 from cadenza.cli.main import EXIT_INTERRUPTED
 from cadenza.cli.reach import Reached, reach
 from cadenza.cli.signals import stop_on_signals
-from cadenza.engine.api.http_api import Face
+from cadenza.engine.api.http_api import HttpApi
 from cadenza.engine.laws.catalogue import find_domains
 from cadenza.engine.profile import load as load_profile
 from cadenza.errors import CadenzaError, StoreError
@@ -111,7 +111,7 @@ def _watch(
 
 def _sample_in_memory(spec: Spec, transport: Transport, file: TelemetryFile, pages: Sequence[Page]) -> Sampling:
     assert isinstance(transport, MemoryTransport)
-    assert isinstance(transport.peer, Face)
+    assert isinstance(transport.peer, HttpApi)
     assert spec.engine is not None
     return VirtualSampler(transport, transport.peer.core, load_profile(spec.engine), spec.telemetry.interval_s, file)
 

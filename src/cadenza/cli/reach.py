@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cadenza.clock import Anchor, MonotonicClock, anchor
 from cadenza.engine import profile
 from cadenza.engine.api import child
-from cadenza.engine.api.http_api import Face
+from cadenza.engine.api.http_api import HttpApi
 from cadenza.engine.api.text import output_token
 from cadenza.engine.build import build_core
 from cadenza.errors import TargetError
@@ -63,7 +63,7 @@ def virtual_engine(spec: Spec) -> Peer:
     """The engine of `spec`, without its sockets. UsageError: no such profile, or it has no data for the timing law."""
     assert spec.engine is not None
     found = profile.load(spec.engine)
-    return Face(found, core=build_core(found, spec.timing, output_token=output_token))
+    return HttpApi(found, core=build_core(found, spec.timing, output_token=output_token))
 
 
 def _in_memory(spec: Spec, credentials: Credentials) -> Reached:

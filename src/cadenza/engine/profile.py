@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from cadenza.engine.core.sequence import Limits
-from cadenza.engine.laws.calibrated import FitB, FitD, Row
+from cadenza.engine.laws.calibrated import CalibratedRow, FitB, FitD
 from cadenza.engine.laws.measured import MeasuredFit
 from cadenza.errors import UsageError
 from cadenza.hardware import catalogue
@@ -31,7 +31,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     architecture: str | None = None
     thinking: bool = False
-    rows: tuple[Row, ...] = ()
+    rows: tuple[CalibratedRow, ...] = ()
     calibrated: FitB | None = None
     calibrated_d: FitD | None = None
     measured: MeasuredFit | None = None

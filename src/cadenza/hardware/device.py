@@ -24,7 +24,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     compute_efficiency     share of the peak that its matrix products reach. 0.4 lies in the usual 0.35 to 0.5; BLIS
                            takes 0.45 for prefill and 0.30 for decode on an H100
     dispatch_s_per_layer   time in which a layer's kernels get launched and nothing is read. It belongs to the host and
-                           its software, so `system.Host` says it, unless it was measured on this card in its box
+                           its software: default `system.HostOverhead`, unless it was measured on this card
     """
 
     name: str

@@ -27,7 +27,7 @@ _NAMED: dict[Bottleneck, str] = {
 }
 
 
-class Point(msgspec.Struct, frozen=True, kw_only=True):
+class PredictedLoad(msgspec.Struct, frozen=True, kw_only=True):
     """Decoding at one concurrency: `running` of `concurrency` requests are in a step, `limited_by` queues the rest."""
 
     concurrency: int
@@ -92,7 +92,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     fits: bool
     reason: str
     sequences: int
-    points: tuple[Point, ...] = ()
+    points: tuple[PredictedLoad, ...] = ()
     peak: Peak | None = None
     single_tok_per_s: float | None = None
     tpot_ms: float | None = None
@@ -114,7 +114,7 @@ class _Change(NamedTuple):
     architecture: Architecture | None = None
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class SchedulerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The engine's flags that matter here, as vLLM spells them; see `default_limits`."""
 
     gpu_memory_utilization: float = 0.92
@@ -123,12 +123,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int = 256
 
 
-def default_limits(system: System, utilisation: float = 0.92) -> Limits:
+def default_limits(system: System, utilisation: float = 0.92) -> SchedulerLimits:
     """vLLM 0.32's by the smallest card: from 160 GiB 16384/1024, from 70 GiB (no A100) 8192/1024, else 2048/256."""
     smallest = min(device.vram_bytes for device in system.devices) / (1 << 30)
     small = smallest < 70 or any("a100" in device.title.casefold() for device in system.devices)
     tokens, seqs = (2048, 256) if small else (16384 if smallest >= 160 else 8192, 1024)
-    return Limits(gpu_memory_utilization=utilisation, max_num_batched_tokens=tokens, max_num_seqs=seqs)
+    return SchedulerLimits(gpu_memory_utilization=utilisation, max_num_batched_tokens=tokens, max_num_seqs=seqs)
 
 
 def predict(
@@ -138,7 +138,7 @@ def predict(
     *,
     context_tok: int = 1024,
     prompt_tok: int = 512,
-    limits: Limits | None = None,
+    limits: SchedulerLimits | None = None,
 ) -> Prediction:
     """Predict decoding at each concurrency, its peak, and TTFT; with what-ifs. Raises UsageError by `System.check`.
 
@@ -157,7 +157,7 @@ def _outcome(
     concurrency: tuple[int, ...],
     context_tok: int,
     prompt_tok: int,
-    limits: Limits,
+    limits: SchedulerLimits,
 ) -> Prediction:
     memory = room(
         system,
@@ -228,11 +228,11 @@ def name_bottleneck(step: StepTime) -> str:
     return f"{_NAMED[step.bottleneck].format(slowest.device)} ({100 * share:.0f} % of a step)"
 
 
-def _point(model: StepModel, concurrency: int, context_tok: int, sequences: int, max_num_seqs: int) -> Point:
+def _point(model: StepModel, concurrency: int, context_tok: int, sequences: int, max_num_seqs: int) -> PredictedLoad:
     running = min(concurrency, sequences, max_num_seqs)
     seconds = model.seconds(decode_batch(running, context_tok))
     limited: Literal["kv room", "max_num_seqs"] = "kv room" if sequences < max_num_seqs else "max_num_seqs"
-    return Point(
+    return PredictedLoad(
         concurrency=concurrency,
         running=running,
         tok_per_s=running / seconds,
@@ -293,7 +293,7 @@ def _splits(system: System, architecture: Architecture) -> list[_Change]:
     return [_Change("split", f"split {split_text(best)}, by memory bandwidth", split)]
 
 
-def _compare(found: Prediction, change: _Change, limits: Limits, architecture: Architecture) -> WhatIf:
+def _compare(found: Prediction, change: _Change, limits: SchedulerLimits, architecture: Architecture) -> WhatIf:
     shape = change.architecture or architecture
     then = _outcome(change.system, shape, (), found.context_tok, found.prompt_tok, limits)
     peak = then.peak.tok_per_s if then.peak else None

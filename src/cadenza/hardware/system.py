@@ -13,7 +13,7 @@ from cadenza.hardware.link import Link
 from cadenza.record import printable
 
 
-class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HostOverhead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a step costs beside the cards' own work. The defaults are BLIS's fit of vLLM on NVIDIA with graphs
     (inference-sim, latency model "trained-physics"), the only published ones.
 
@@ -31,12 +31,12 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     request_s: float = 15.6e-3
 
 
-GRAPH = Host()
+GRAPH = HostOverhead()
 # Without graphs Python launches each kernel: Qwen2.5-Omni-7B (28 layers) on an A800 steps in 22 to 23 ms instead of 13
 # (vllm-omni#7960), so 0.34 ms a layer more; MoE routing 0.1 to 0.2 ms a layer (vllm-xpu-kernels#509).
-EAGER = Host(name="eager", dispatch_s_per_layer=372e-6, route_s_per_moe_layer=1e-4)
+EAGER = HostOverhead(name="eager", dispatch_s_per_layer=372e-6, route_s_per_moe_layer=1e-4)
 # Nothing but the cards and the link: what rooflines in data sheets' terms are compared with.
-IDEAL = Host(name="ideal", dispatch_s_per_layer=0.0, step_s=0.0, sequence_s=0.0, request_s=0.0)
+IDEAL = HostOverhead(name="ideal", dispatch_s_per_layer=0.0, step_s=0.0, sequence_s=0.0, request_s=0.0)
 
 
 class System(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[Device, ...]
     shares: tuple[float, ...]
     link: Link | None = None
-    host: Host = GRAPH
+    host: HostOverhead = GRAPH
 
     @property
     def ranks(self) -> int:
@@ -88,7 +88,7 @@ def system(
     tp: int | None = None,
     split: str | Sequence[float] | None = None,
     link: Link | str | None = None,
-    host: Host = GRAPH,
+    host: HostOverhead = GRAPH,
 ) -> System:
     """A system from names or devices (`"mi50-32gb,rx6900xt"`). Raises UsageError.
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cadenza.clock import NS_PER_MS
-from cadenza.engine.api.null import Pace, Truth, serve
+from cadenza.engine.api.null import NullPlan, Truth, serve
 from cadenza.load.client import Client
 from cadenza.load.exchange import Outgoing
 from cadenza.load.health import HealthMeter, undisturbed
@@ -27,9 +27,9 @@ from cadenza.wire.http1 import encode_request
 
 # Streams of one token every 10 ms: 100 events a second each, doubled until the client, or the server, has no more.
 STREAMS = (16, 32, 64, 128, 256, 512)
-PACE = Pace(tokens=100, first_ms=20, gap_ms=10, spread_ms=500)
+PACE = NullPlan(tokens=100, first_ms=20, gap_ms=10, spread_ms=500)
 # Short answers: what a request costs beside its tokens.
-SHORT = Pace(tokens=1, first_ms=1, gap_ms=1)
+SHORT = NullPlan(tokens=1, first_ms=1, gap_ms=1)
 SHORT_STREAMS, SHORT_REQUESTS = 32, 6000
 # Above this share of a core a step says what the client can do, and the next one would only say that it cannot.
 FULL = 0.85
@@ -109,7 +109,7 @@ def _cores() -> Iterator[int | None]:
         os.sched_setaffinity(0, before)
 
 
-def _measure(pace: Pace, streams: int, requests: int, server_core: int | None, stop: Callable[[], bool]) -> Step:
+def _measure(pace: NullPlan, streams: int, requests: int, server_core: int | None, stop: Callable[[], bool]) -> Step:
     records: list[Record] = []
     with serve(pace, server_core) as server, SocketTransport() as transport:
         origin = Origin("127.0.0.1", ("127.0.0.1", server.port))
@@ -122,13 +122,13 @@ def _measure(pace: Pace, streams: int, requests: int, server_core: int | None, s
         return _conclude(pace, streams, records, server.truth(), health)
 
 
-def _phrase(n: int, pace: Pace, port: int) -> Outgoing:
+def _phrase(n: int, pace: NullPlan, port: int) -> Outgoing:
     request = Request(index=n, messages=(Message("user", "tick"),), output_tokens=pace.tokens)
     data = encode_request("POST", f"{DIALECTS['chat'].path}?n={n}", f"127.0.0.1:{port}", (), b"{}")
     return Outgoing(request, data)
 
 
-def _conclude(pace: Pace, streams: int, records: list[Record], truth: Truth, health: WorkerHealth) -> Step:
+def _conclude(pace: NullPlan, streams: int, records: list[Record], truth: Truth, health: WorkerHealth) -> Step:
     whole = [r for r in records if r.outcome is Outcome.OK and len(r.event_ns) == len(truth.get(r.index, ()))]
     columns = Columns.of(sorted(whole, key=lambda record: record.index))
     stamps = np.array([ns for record in whole for ns in record.event_ns], dtype=np.int64)

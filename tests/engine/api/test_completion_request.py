@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.engine.api.completion_request import Ask, UsageRules, read_ask
+from cadenza.engine.api.completion_request import CompletionRequest, UsageRules, read_completion_request
 from cadenza.engine.api.fields import RefusalError
 from cadenza.engine.api.text import GENERATION_TOK, TEMPLATE_TOK_PER_MESSAGE, encode, encode_chat, salted
 from cadenza.engine.profile import load
@@ -27,9 +27,9 @@ def ask(
     content_type: str = "application/json",
     headers: Mapping[str, str] = MappingProxyType({}),
     rules: UsageRules = NO_RULES,
-) -> Ask:
+) -> CompletionRequest:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return read_ask(PROFILE, chat, {"content-type": content_type, **headers}, data, rules)
+    return read_completion_request(PROFILE, chat, {"content-type": content_type, **headers}, data, rules)
 
 
 def refusal(chat: bool, body: object, content_type: str = "application/json") -> tuple[int, dict[str, Any]]:
@@ -43,7 +43,7 @@ def refusal(chat: bool, body: object, content_type: str = "application/json") ->
 
 def test_a_chat_is_counted_and_half_of_it_is_thinking() -> None:
     body = {"model": QWEN3, "messages": HI, "max_tokens": 9, "stream": True, "stream_options": {"include_usage": True}}
-    assert ask(True, body) == Ask(
+    assert ask(True, body) == CompletionRequest(
         model=QWEN3,
         chat=True,
         prompt=encode_chat([("user", "hi there")]),

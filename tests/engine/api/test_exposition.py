@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from prometheus_client.samples import Sample
 
 from cadenza.engine.api.exposition import render
-from cadenza.engine.core.metrics import Answers, Gauges, Metrics
+from cadenza.engine.core.metrics import Gauges, HttpCounts, Metrics
 from cadenza.engine.core.sequence import Limits, Sequence
 from cadenza.hardware.batch import Batch
 
@@ -58,7 +58,7 @@ def is_created(sample: Sample) -> bool:
 
 
 THEIRS = read(RECORDED.read_bytes())
-OURS = read(render([(make_metrics(), IDLE)], answers=Answers()))
+OURS = read(render([(make_metrics(), IDLE)], answers=HttpCounts()))
 CLAIMED = sorted(name for name in THEIRS if name in OURS)
 
 
@@ -187,7 +187,7 @@ def test_speculation_is_on_the_page_where_there_is_any() -> None:
 
 
 def test_http_requests_are_on_the_page_where_they_are_counted() -> None:
-    answers = Answers()
+    answers = HttpCounts()
     answers.answered("/v1/chat/completions", "POST", 200, 700 * MS)
     page = read(render([(make_metrics(), IDLE)], answers=answers))
     labels = {"handler": "/v1/chat/completions", "method": "POST"}
@@ -201,7 +201,7 @@ def test_http_requests_are_on_the_page_where_they_are_counted() -> None:
 def test_both_formats_say_the_same() -> None:
     metrics = make_metrics(num_speculative_tokens=1)
     metrics.stepped(Batch(2, 2, 0, 9, 0), {40 * MS: 2})
-    answers = Answers()
+    answers = HttpCounts()
     answers.answered("/v1/models", "GET", 200, MS)
     pairs = [(metrics, Gauges(1, 2, 0.5))]
     text = read(render(pairs, compat=True, answers=answers))
@@ -256,7 +256,7 @@ def test_every_histogram_is_cumulative_and_adds_up(lives: list[tuple[int, int, i
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not on PATH")
 def test_promtool_reads_the_page() -> None:
-    page = render([(make_metrics(), IDLE)], compat=True, answers=Answers())
+    page = render([(make_metrics(), IDLE)], compat=True, answers=HttpCounts())
     done = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False)
     # 3: it parsed, and promtool has advice on names; vLLM's own are what it advises on.
     assert done.returncode in (0, 3), done.stderr.decode()

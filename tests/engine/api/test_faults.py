@@ -7,10 +7,10 @@ from fractions import Fraction
 import pytest
 
 from cadenza.clock import NS_PER_S
-from cadenza.engine.api.http_api import Face
 from cadenza.engine.api.faults import HEADER, KINDS, TIMES, Fault, Faults
 from cadenza.engine.api.fields import RefusalError
-from cadenza.engine.api.http import Saying
+from cadenza.engine.api.http import Output
+from cadenza.engine.api.http_api import HttpApi
 from cadenza.engine.core.core import Core
 from cadenza.engine.core.pace import Stretch
 from cadenza.errors import UsageError
@@ -28,7 +28,7 @@ def ask(kind: str | None, stream: bool = True, tokens: int = TOKENS) -> bytes:
 def suffer(kind: str, stream: bool = True, tokens: int = TOKENS) -> tuple[Client, Core]:
     """What a client sees of a fault, and the core behind it, at the end."""
     core = steady_core()
-    return converse(Face(PROFILE, core=core), {1: [ask(kind, stream, tokens)]})[1], core
+    return converse(HttpApi(PROFILE, core=core), {1: [ask(kind, stream, tokens)]})[1], core
 
 
 def events(client: Client) -> list[str]:
@@ -91,25 +91,25 @@ def test_a_reset_breaks_the_connection_in_the_middle(stream: bool) -> None:
 
 
 def test_nothing_is_heard_of_a_connection_after_its_reset() -> None:
-    face = Face(PROFILE, core=steady_core())
-    face.receive(1, ask("reset") + get("/health"), 0)
-    said: list[tuple[int, Saying]] = []
-    while (due := face.next_ns()) is not None:
-        said += face.take(due)
+    api = HttpApi(PROFILE, core=steady_core())
+    api.receive(1, ask("reset") + get("/health"), 0)
+    said: list[tuple[int, Output]] = []
+    while (due := api.next_ns()) is not None:
+        said += api.take(due)
     assert isinstance(said[-1][1], ConnectionResetError)
     assert sum(data is None for _, data in said) == 0
 
 
 def test_a_truncated_stream_is_a_whole_answer_to_http_alone() -> None:
-    face = Face(PROFILE, core=steady_core())
-    client = converse(face, {1: [ask("truncation") + get("/health")]})[1]
+    api = HttpApi(PROFILE, core=steady_core())
+    client = converse(api, {1: [ask("truncation") + get("/health")]})[1]
     assert [status for status, _ in client.answers] == [200, 200]
     told = events(client)
     assert words(told) == MIDDLE
     assert "[DONE]" not in told
     assert all(choice["finish_reason"] is None for event in told for choice in json.loads(event)["choices"])
     assert not client.closed
-    assert face.core.in_system() == 0
+    assert api.core.in_system() == 0
 
 
 def test_a_truncated_body_is_shorter_than_it_said_and_then_the_connection_closes() -> None:
@@ -161,21 +161,21 @@ def test_a_malformed_body_is_no_json() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_stall_for_ever_frees_the_engine_and_keeps_the_connection(stream: bool) -> None:
-    face = Face(PROFILE, core=steady_core())
-    client = converse(face, {1: [ask("stall", stream) + get("/health")]})[1]
+    api = HttpApi(PROFILE, core=steady_core())
+    client = converse(api, {1: [ask("stall", stream) + get("/health")]})[1]
     assert words(events(client)) == (MIDDLE if stream else 0)
     assert not client.answers
     assert not client.closed
-    assert face.core.in_system() == 0
-    assert json.loads(converse(face, {2: [get("/load")]})[2].answers[0][1]) == {"server_load": 1}
-    face.receive(1, b"", NS_PER_S)
-    assert json.loads(converse(face, {3: [get("/load")]})[3].answers[0][1]) == {"server_load": 0}
+    assert api.core.in_system() == 0
+    assert json.loads(converse(api, {2: [get("/load")]})[2].answers[0][1]) == {"server_load": 1}
+    api.receive(1, b"", NS_PER_S)
+    assert json.loads(converse(api, {3: [get("/load")]})[3].answers[0][1]) == {"server_load": 0}
 
 
 @pytest.mark.parametrize("seconds", [0.015, 3])
 def test_a_stall_of_some_seconds_gives_back_what_it_held(seconds: float) -> None:
     client, _ = suffer(f"stall:{seconds}")
-    well = converse(Face(PROFILE, core=steady_core()), {1: [ask(None)]})[1]
+    well = converse(HttpApi(PROFILE, core=steady_core()), {1: [ask(None)]})[1]
     assert client.answers[0][1] == well.answers[0][1]
     strikes_ns = TTFT_NS + MIDDLE * STEP_NS
     over_ns = strikes_ns + round(seconds * NS_PER_S)
@@ -201,15 +201,15 @@ def test_a_slow_first_token_is_late_and_the_rest_keeps_its_pace(kind: str, late_
 @pytest.mark.parametrize("kind", ["slow-first-token", "stall:1", "stall", "malformed", "reset"])
 @pytest.mark.parametrize("leaves_ns", [1, TTFT_NS + 1, TTFT_NS + 7 * STEP_NS + 1])
 def test_a_client_that_leaves_is_forgotten(kind: str, leaves_ns: int) -> None:
-    face = Face(PROFILE, core=steady_core())
-    face.receive(1, ask(kind), 0)
-    while (due := face.next_ns()) is not None and due < leaves_ns:
-        face.take(due)
-    face.receive(1, b"", leaves_ns)
-    assert face.core.in_system() == 0
-    while (due := face.next_ns()) is not None:
-        assert face.take(due) == []
-    assert json.loads(converse(face, {2: [get("/load")]})[2].answers[0][1]) == {"server_load": 0}
+    api = HttpApi(PROFILE, core=steady_core())
+    api.receive(1, ask(kind), 0)
+    while (due := api.next_ns()) is not None and due < leaves_ns:
+        api.take(due)
+    api.receive(1, b"", leaves_ns)
+    assert api.core.in_system() == 0
+    while (due := api.next_ns()) is not None:
+        assert api.take(due) == []
+    assert json.loads(converse(api, {2: [get("/load")]})[2].answers[0][1]) == {"server_load": 0}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -224,11 +224,11 @@ def test_every_fault_has_a_place_in_the_shortest_answers(kind: str, stream: bool
 
 def test_a_late_server_kills_no_more_than_the_faulty() -> None:
     """All that happened since is taken at once: tokens of the dead among it."""
-    face = Face(PROFILE, core=steady_core())
-    face.receive(1, ask("reset"), 0)
-    face.receive(2, ask(None), 0)
+    api = HttpApi(PROFILE, core=steady_core())
+    api.receive(1, ask("reset"), 0)
+    api.receive(2, ask(None), 0)
     client = Client()
-    for connection, data in face.take(10 * NS_PER_S):
+    for connection, data in api.take(10 * NS_PER_S):
         if connection == 2:
             client.hear(0, data)
     assert words(events(client)[:-1]) == TOKENS
@@ -237,21 +237,21 @@ def test_a_late_server_kills_no_more_than_the_faulty() -> None:
 def test_the_engine_freezes_and_says_all_of_it_afterwards() -> None:
     at_ns, until_ns = TTFT_NS + 2 * STEP_NS, TTFT_NS + 6 * STEP_NS + 1
     text = f"freeze:{(until_ns - at_ns) / NS_PER_S}@{at_ns / NS_PER_S}"
-    face = Face(PROFILE, core=steady_core(), faults=Faults.parse([text]))
-    client = converse(face, {1: [ask(None)]})[1]
+    api = HttpApi(PROFILE, core=steady_core(), faults=Faults.parse([text]))
+    client = converse(api, {1: [ask(None)]})[1]
     well = [TTFT_NS + n * STEP_NS for n in range(TOKENS)]
     assert [at for at, _ in client.stamps[1:]] == [max(at, until_ns) if at >= at_ns else at for at in well]
     assert words(events(client)[:-1]) == TOKENS
 
 
 def test_a_frozen_engine_answers_no_page_either() -> None:
-    face = Face(PROFILE, core=steady_core(), faults=Faults.parse(["freeze:1@3", "freeze:2@1"]))
-    face.receive(1, get("/health"), NS_PER_S)
-    assert face.next_ns() == 4 * NS_PER_S
-    assert face.take(4 * NS_PER_S - 1) == []
-    assert len(face.take(4 * NS_PER_S)) == 1
-    face.receive(1, get("/health"), 5 * NS_PER_S)
-    assert face.next_ns() == 5 * NS_PER_S
+    api = HttpApi(PROFILE, core=steady_core(), faults=Faults.parse(["freeze:1@3", "freeze:2@1"]))
+    api.receive(1, get("/health"), NS_PER_S)
+    assert api.next_ns() == 4 * NS_PER_S
+    assert api.take(4 * NS_PER_S - 1) == []
+    assert len(api.take(4 * NS_PER_S)) == 1
+    api.receive(1, get("/health"), 5 * NS_PER_S)
+    assert api.next_ns() == 5 * NS_PER_S
 
 
 def test_rates_are_kept_and_seeded() -> None:
@@ -278,8 +278,8 @@ def test_faults_strike_anywhere_in_the_answer() -> None:
 
 def test_the_same_seed_fails_the_same_requests_over_the_wire() -> None:
     def run(seed: int) -> list[int]:
-        face = Face(PROFILE, core=steady_core(), faults=Faults.parse(["http-503:0.5"], seed))
-        return [status for status, _ in answers(ask(None, tokens=1) * 30, face)]
+        api = HttpApi(PROFILE, core=steady_core(), faults=Faults.parse(["http-503:0.5"], seed))
+        return [status for status, _ in answers(ask(None, tokens=1) * 30, api)]
 
     assert run(1) == run(1)
     assert set(run(1)) == {200, 503}
@@ -287,8 +287,8 @@ def test_the_same_seed_fails_the_same_requests_over_the_wire() -> None:
 
 
 def test_a_header_overrides_the_rates() -> None:
-    face = Face(PROFILE, core=steady_core(), faults=Faults.parse(["http-500:1"]))
-    assert [status for status, _ in answers(ask("http-400") + ask(None), face)] == [400, 500]
+    api = HttpApi(PROFILE, core=steady_core(), faults=Faults.parse(["http-500:1"]))
+    assert [status for status, _ in answers(ask("http-400") + ask(None), api)] == [400, 500]
 
 
 @pytest.mark.parametrize(
@@ -296,8 +296,8 @@ def test_a_header_overrides_the_rates() -> None:
     ["nope", "freeze:1@1", "hang:1@1", "slow:1@1x2", "reset:3", "stall:x", "stall:-1", "stall:1e300", "http-404"],
 )
 def test_a_header_that_makes_no_sense_is_refused(kind: str) -> None:
-    face = Face(PROFILE, core=steady_core())
-    status, body = answers(ask(kind), face)[0]
+    api = HttpApi(PROFILE, core=steady_core())
+    status, body = answers(ask(kind), api)[0]
     assert status == 400
     assert all(known in json.loads(body)["error"]["message"] for known in KINDS)
     with pytest.raises(RefusalError):

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from cadenza.clock import NS_PER_S
-from cadenza.engine.api.http_api import Face
 from cadenza.engine.api.faults import Faults
+from cadenza.engine.api.http_api import HttpApi
 from cadenza.engine.api.text import output_token
 from cadenza.engine.core.core import Core, Instance
 from cadenza.engine.core.sequence import Limits
@@ -41,11 +41,11 @@ def ask(kind: str | None, stream: bool = True, tokens: int = TOKENS) -> bytes:
     return post("/v1/completions", body, *([] if kind is None else [f"X-Cadenza-Fault: {kind}"]))
 
 
-def page(face: Face, now_ns: int, number: int = 99) -> dict[str, float]:
+def page(api: HttpApi, now_ns: int, number: int = 99) -> dict[str, float]:
     """The samples of `QWEN25` and of no model, as a client reads them at `now_ns`, by name and all other labels."""
-    face.receive(number, get("/metrics"), now_ns)
+    api.receive(number, get("/metrics"), now_ns)
     client = Client()
-    for connection, data in face.take(now_ns):
+    for connection, data in api.take(now_ns):
         if connection == number:
             client.hear(now_ns, data)
     ((status, body),) = client.answers
@@ -67,9 +67,9 @@ def endings(seen: dict[str, float]) -> dict[str, float]:
 
 def suffer(core: Core, *requests: bytes) -> dict[str, float]:
     """The page at the end of a conversation of its own for each request."""
-    face = Face(PROFILE, core=core)
-    converse(face, {number: [data] for number, data in enumerate(requests, 1)})
-    return page(face, 60 * NS_PER_S)
+    api = HttpApi(PROFILE, core=core)
+    converse(api, {number: [data] for number, data in enumerate(requests, 1)})
+    return page(api, 60 * NS_PER_S)
 
 
 @pytest.mark.parametrize(
@@ -140,55 +140,55 @@ def test_errors_are_counted_wherever_they_strike(
 
 
 def test_an_error_is_one_however_late_the_shell_is() -> None:
-    face = Face(PROFILE, core=steady_core())
-    face.receive(1, ask("error-event"), 0)
+    api = HttpApi(PROFILE, core=steady_core())
+    api.receive(1, ask("error-event"), 0)
     client = Client()
-    for _, data in face.take(10 * NS_PER_S):
+    for _, data in api.take(10 * NS_PER_S):
         client.hear(10 * NS_PER_S, data)
     assert client.answers[0][1].endswith(b"data: [DONE]\n\n")
-    seen = page(face, 10 * NS_PER_S)
+    seen = page(api, 10 * NS_PER_S)
     assert endings(seen) == {"error": 1}
     assert seen["vllm:generation_tokens_total"] == MIDDLE
 
 
 def test_a_client_that_leaves_before_the_error_is_an_abort() -> None:
     core = steady_core()
-    face = Face(PROFILE, core=core)
-    face.receive(1, ask("error-event"), 0)
-    face.take(TTFT_NS + STEP_NS)
-    face.receive(1, b"", TTFT_NS + STEP_NS + 1)
-    assert endings(page(face, NS_PER_S)) == {"abort": 1}
+    api = HttpApi(PROFILE, core=core)
+    api.receive(1, ask("error-event"), 0)
+    api.take(TTFT_NS + STEP_NS)
+    api.receive(1, b"", TTFT_NS + STEP_NS + 1)
+    assert endings(page(api, NS_PER_S)) == {"abort": 1}
     assert core.instances[QWEN25].outbox.failing == set()
 
 
 def test_an_engine_that_hangs_still_answers_and_queues() -> None:
     """From 125 ms to 5.125 s: after the first token and two steps, in the middle of the third."""
     core = stepped_core(max_num_seqs=2)
-    face = Face(PROFILE, core=core, faults=Faults.parse(["hang:5@0.125"]))
-    healthy = Face(PROFILE, core=stepped_core(max_num_seqs=2))
-    for each in (face, healthy):
+    api = HttpApi(PROFILE, core=core, faults=Faults.parse(["hang:5@0.125"]))
+    healthy = HttpApi(PROFILE, core=stepped_core(max_num_seqs=2))
+    for each in (api, healthy):
         each.receive(1, ask(None, tokens=40), 0)
         each.receive(2, ask(None, tokens=30), 0)
     said = dict.fromkeys((1, 2), 0)
 
     def hear(until_ns: int) -> None:
-        while (due := face.next_ns()) is not None and due <= until_ns:
-            for connection, _ in face.take(due):
+        while (due := api.next_ns()) is not None and due <= until_ns:
+            for connection, _ in api.take(due):
                 said[connection] = said.get(connection, 0) + 1
 
     hear(125_000_000)
-    before, heard = page(face, 125_000_000), dict(said)
-    face.receive(3, ask(None, tokens=20), NS_PER_S)
+    before, heard = page(api, 125_000_000), dict(said)
+    api.receive(3, ask(None, tokens=20), NS_PER_S)
     hear(4 * NS_PER_S)
-    during = page(face, 4 * NS_PER_S)
+    during = page(api, 4 * NS_PER_S)
     assert (said[1], said[2]) == (heard[1], heard[2])
     assert during["vllm:generation_tokens_total"] == before["vllm:generation_tokens_total"] == 24
     assert (during["vllm:num_requests_running"], during["vllm:num_requests_waiting"]) == (2, 1)
     assert core.busy_ns(4 * NS_PER_S) - core.busy_ns(NS_PER_S) == 3 * NS_PER_S
     for path in ("/health", "/v1/models"):
-        assert _at_once(face, get(path), 4 * NS_PER_S) == 200
+        assert _at_once(api, get(path), 4 * NS_PER_S) == 200
     hear(60 * NS_PER_S)
-    after = page(face, 60 * NS_PER_S)
+    after = page(api, 60 * NS_PER_S)
     converse(healthy, {3: [ask(None, tokens=20)]}, 126_000_000)
     well = page(healthy, 60 * NS_PER_S)
     totals = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total", "vllm:request_success_total length")
@@ -200,28 +200,28 @@ def test_an_engine_that_hangs_still_answers_and_queues() -> None:
     )
 
 
-def _at_once(face: Face, data: bytes, now_ns: int) -> int:
-    face.receive(77, data, now_ns)
-    assert face.next_ns() == now_ns
+def _at_once(api: HttpApi, data: bytes, now_ns: int) -> int:
+    api.receive(77, data, now_ns)
+    assert api.next_ns() == now_ns
     client = Client()
-    for _, piece in face.take(now_ns):
+    for _, piece in api.take(now_ns):
         client.hear(now_ns, piece)
     return client.answers[0][0]
 
 
 def test_a_slow_stretch_stretches_prefill_and_steps() -> None:
-    face = Face(PROFILE, core=steady_core(), faults=Faults.parse(["slow:1@0x20"]))
-    client = converse(face, {1: [ask(None)]})[1]
+    api = HttpApi(PROFILE, core=steady_core(), faults=Faults.parse(["slow:1@0x20"]))
+    client = converse(api, {1: [ask(None)]})[1]
     # 1 s at a twentieth is 50 ms of the 100 to the first token.
     assert [at for at, _ in client.stamps[1:]] == [1_050_000_000 + n * STEP_NS for n in range(TOKENS)]
-    face = Face(PROFILE, core=steady_core(), faults=Faults.parse(["slow:60@0.1x2.5"]))
-    client = converse(face, {1: [ask(None)]})[1]
+    api = HttpApi(PROFILE, core=steady_core(), faults=Faults.parse(["slow:60@0.1x2.5"]))
+    client = converse(api, {1: [ask(None)]})[1]
     assert [at for at, _ in client.stamps[1:]] == [TTFT_NS + n * STEP_NS * 5 // 2 for n in range(TOKENS)]
 
 
 def test_without_its_statistics_the_page_has_what_is_no_engines() -> None:
-    face = Face(PROFILE, core=steady_core(), log_stats=False)
-    assert [status for status, _ in answers(ask(None) + get("/health"), face)] == [200, 200]
-    names = {name.partition(" ")[0] for name in page(face, NS_PER_S)}
+    api = HttpApi(PROFILE, core=steady_core(), log_stats=False)
+    assert [status for status, _ in answers(ask(None) + get("/health"), api)] == [200, 200]
+    names = {name.partition(" ")[0] for name in page(api, NS_PER_S)}
     assert {name for name in names if not name.startswith("http_request")} == {"cadenza_simulated"}
     assert "http_requests_total" in names

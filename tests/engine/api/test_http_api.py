@@ -1,11 +1,11 @@
-"""The face in virtual time, through nothing but bytes; answers are read back with httptools."""
+"""The api in virtual time, through nothing but bytes; answers are read back with httptools."""
 
 import json
 
 import pytest
 
-from cadenza.engine.api.http_api import Face
 from cadenza.engine.api.completion_request import UsageRules
+from cadenza.engine.api.http_api import HttpApi
 from cadenza.engine.core.core import Core
 from support.engine import (
     MODELS,
@@ -81,17 +81,17 @@ def test_an_old_client_gets_a_bare_stream_that_the_close_ends() -> None:
 
 def test_a_client_that_leaves_takes_its_request_with_it() -> None:
     core = steady_core()
-    face = Face(PROFILE, core=core)
-    face.receive(1, chat(1000), 0)
-    face.take(0)
-    due = face.next_ns()
+    api = HttpApi(PROFILE, core=core)
+    api.receive(1, chat(1000), 0)
+    api.take(0)
+    due = api.next_ns()
     assert due is not None
-    face.take(due)
+    api.take(due)
     assert core.in_system(QWEN25) == 1
-    face.receive(1, b"", due + 1)
+    api.receive(1, b"", due + 1)
     assert core.in_system(QWEN25) == 0
-    assert face.next_ns() is None
-    face.receive(2, b"", due + 2)
+    assert api.next_ns() is None
+    api.receive(2, b"", due + 2)
 
 
 def test_models_share_nothing_but_the_door() -> None:
@@ -143,30 +143,30 @@ def test_garbage_is_answered_after_what_came_before_it_and_ends_the_connection(w
 
 
 def test_a_key_is_asked_for_at_v1_alone() -> None:
-    face = quiet_face(api_key="sésame")
-    assert answers(get("/v1/models"), face) == [(401, b'{"error":"Unauthorized"}')]
+    api = quiet_face(api_key="sésame")
+    assert answers(get("/v1/models"), api) == [(401, b'{"error":"Unauthorized"}')]
     for wrong in ("Bearer nope", "Basic sésame", "sésame", "Bearer"):
-        assert answers(get("/v1/models", f"authorization: {wrong}"), face)[0][0] == 401
-    assert answers(get("/v1/models", "authorization: bearer sésame"), face)[0][0] == 200
-    assert answers(get("/health"), face)[0][0] == 200
+        assert answers(get("/v1/models", f"authorization: {wrong}"), api)[0][0] == 401
+    assert answers(get("/v1/models", "authorization: bearer sésame"), api)[0][0] == 200
+    assert answers(get("/health"), api)[0][0] == 200
 
 
 def test_a_large_body_is_invited() -> None:
     data = post("/v1/completions", {"prompt": "a", "max_tokens": 1}, "expect: 100-continue")
     head, separator, body = data.partition(b"\r\n\r\n")
-    face = quiet_face()
-    face.receive(1, head + separator, 0)
-    assert face.next_ns() == 0
-    assert face.take(0) == [(1, b"HTTP/1.1 100 Continue\r\n\r\n")]
-    assert converse(face, {1: [body]})[1].answers[0][0] == 200
+    api = quiet_face()
+    api.receive(1, head + separator, 0)
+    assert api.next_ns() == 0
+    assert api.take(0) == [(1, b"HTTP/1.1 100 Continue\r\n\r\n")]
+    assert converse(api, {1: [body]})[1].answers[0][0] == 200
 
 
 def test_a_key_guards_what_vllm_guards() -> None:
-    face = quiet_face(api_key="k")
+    api = quiet_face(api_key="k")
     for path in ("/v1x", "/v2/rerank", "/inference/v1/generate", "/cohere/x"):
-        assert answers(get(path), face)[0] == (401, b'{"error":"Unauthorized"}')
-    assert answers(get("/metrics"), face)[0][0] == 200
-    assert answers(get("/v1/models").replace(b"GET", b"OPTIONS"), face)[0][0] == 405
+        assert answers(get(path), api)[0] == (401, b'{"error":"Unauthorized"}')
+    assert answers(get("/metrics"), api)[0][0] == 200
+    assert answers(get("/v1/models").replace(b"GET", b"OPTIONS"), api)[0][0] == 405
 
 
 def usages(body: bytes) -> list[dict[str, object] | None]:
@@ -175,8 +175,8 @@ def usages(body: bytes) -> list[dict[str, object] | None]:
 
 
 def test_usage_is_forced_on_every_event_and_its_end() -> None:
-    face = Face(PROFILE, core=steady_core(), rules=UsageRules(force_include=True))
-    told = usages(answers(chat(3), face)[0][1])
+    api = HttpApi(PROFILE, core=steady_core(), rules=UsageRules(force_include=True))
+    told = usages(answers(chat(3), api)[0][1])
     assert [usage and usage["completion_tokens"] for usage in told] == [0, 1, 2, 3, 3]
     assert usages(answers(chat(3))[0][1]) == [None] * 4
 
@@ -193,21 +193,21 @@ def follow_up(said: str) -> bytes:
 @pytest.mark.parametrize("told", [True, False])
 def test_a_follow_up_finds_its_conversation_in_the_cache_and_details_are_for_who_enabled_them(told: bool) -> None:
     core = steady_core(block_size=4)
-    face = Face(PROFILE, core=core, rules=UsageRules(prompt_details=told))
-    first = json.loads(answers(chat(20, stream=False), face)[0][1])
-    details = json.loads(answers(follow_up(first["choices"][0]["message"]["content"]), face)[0][1])["usage"]
+    api = HttpApi(PROFILE, core=core, rules=UsageRules(prompt_details=told))
+    first = json.loads(answers(chat(20, stream=False), api)[0][1])
+    details = json.loads(answers(follow_up(first["choices"][0]["message"]["content"]), api)[0][1])["usage"]
     # 10 of the prompt and 19 of the answer, whose last token is never computed: 7 whole blocks of 4.
     assert (details["prompt_tokens_details"] or {}).get("cached_tokens") == (28 if told else None)
     assert first["usage"]["prompt_tokens"] == 10
     assert details["prompt_tokens"] == 3 * 5 + 2 + 20 + 2 + 3
     salted = post("/v1/completions", {"model": QWEN25, "prompt": "hi there " * 8, "max_tokens": 2, "cache_salt": "s"})
-    again = [json.loads(answers(salted, face)[0][1])["usage"]["prompt_tokens_details"] for _ in range(2)]
+    again = [json.loads(answers(salted, api)[0][1])["usage"]["prompt_tokens_details"] for _ in range(2)]
     assert [(one or {}).get("cached_tokens") for one in again] == ([0, 12] if told else [None, None])
 
 
 def test_an_event_of_several_tokens_says_them_all() -> None:
-    face = Face(PROFILE, core=steady_core(stream_interval=4))
-    client = converse(face, {1: [chat(10)]})[1]
+    api = HttpApi(PROFILE, core=steady_core(stream_interval=4))
+    client = converse(api, {1: [chat(10)]})[1]
     events = [json.loads(event[6:]) for event in client.answers[0][1].decode().split("\n\n")[1:-2]]
     assert [len(event["choices"][0]["delta"]["content"].split()) for event in events] == [1, 4, 4, 1]
     alone = converse(quiet_face(), {1: [chat(10)]})[1].answers[0][1].decode().split("\n\n")[1:-2]
@@ -223,10 +223,10 @@ def test_the_engine_hears_of_ids_priority_and_limit() -> None:
         def submit(self, *told: object, **_: object) -> None:
             heard.append(told)
 
-    face = Face(PROFILE, core=Ear({}))
+    api = HttpApi(PROFILE, core=Ear({}))
     body = {"model": QWEN25, "prompt": [5, 6, 7], "max_tokens": 9000 - 809, "priority": 3}
-    face.receive(1, post("/v1/completions", body), 77)
-    face.receive(2, post("/v1/completions", body, "x-vllm-priority: -2"), 78)
+    api.receive(1, post("/v1/completions", body), 77)
+    api.receive(2, post("/v1/completions", body, "x-vllm-priority: -2"), 78)
     assert heard == [
         (1, QWEN25, [5, 6, 7], 8189, 77, 3, 8191, False),
         (2, QWEN25, [5, 6, 7], 8189, 78, -2, 8191, False),

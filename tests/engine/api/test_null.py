@@ -5,12 +5,12 @@ import time
 
 import pytest
 
-from cadenza.engine.api.null import Pace, serve
+from cadenza.engine.api.null import NullPlan, serve
 from cadenza.wire.dialects import DIALECTS
 from cadenza.wire.http1 import ResponseReader, encode_request
 from cadenza.wire.sse import SseParser
 
-PACE = Pace(tokens=5, first_ms=4, gap_ms=2)
+PACE = NullPlan(tokens=5, first_ms=4, gap_ms=2)
 
 
 def ask(port: int, n: int) -> tuple[bytes, int, int]:
@@ -43,5 +43,5 @@ def test_an_answer_and_the_truth_about_it() -> None:
 
 
 def test_the_spread_follows_the_golden_ratio() -> None:
-    spread = Pace(tokens=1, first_ms=10, gap_ms=1, spread_ms=100)
+    spread = NullPlan(tokens=1, first_ms=10, gap_ms=1, spread_ms=100)
     assert [round(spread.first_ns(n) / 1e6, 3) for n in (0, 1, 2)] == [10.0, 71.803, 33.607]

@@ -8,8 +8,8 @@ import httptools
 import msgspec
 import pytest
 
-from cadenza.engine.api.http_api import Face
-from cadenza.engine.api.http import Saying
+from cadenza.engine.api.http import Output
+from cadenza.engine.api.http_api import HttpApi
 from cadenza.engine.api.text import encode, encode_chat
 from cadenza.engine.profile import load
 
@@ -25,10 +25,10 @@ TINY = msgspec.structs.replace(
 HELLO = [{"role": "user", "content": "Say hello in five languages."}]
 
 
-class Answer:
+class CompletionResponse:
     """One answer, taken apart."""
 
-    def __init__(self, said: list[tuple[int, Saying]], head: bool = False) -> None:
+    def __init__(self, said: list[tuple[int, Output]], head: bool = False) -> None:
         data = b"".join(piece for _, piece in said if isinstance(piece, bytes))
         self.headers: dict[str, str] = {}
         self.body = b""
@@ -61,19 +61,19 @@ def request(method: str, path: str, body: str | None = None, **headers: str) -> 
     return "\r\n".join([*lines, "", ""]).encode() + data
 
 
-def ask(face: Face, method: str, path: str, body: str | None = None, **headers: str) -> Answer:
-    face.receive(1, request(method, path, body, **headers), 0)
-    return Answer(face.take(0), method == "HEAD")
+def ask(api: HttpApi, method: str, path: str, body: str | None = None, **headers: str) -> CompletionResponse:
+    api.receive(1, request(method, path, body, **headers), 0)
+    return CompletionResponse(api.take(0), method == "HEAD")
 
 
-def post(face: Face, path: str, body: object) -> Answer:
-    return ask(face, "POST", path, json.dumps(body), content_type="application/json")
+def post(api: HttpApi, path: str, body: object) -> CompletionResponse:
+    return ask(api, "POST", path, json.dumps(body), content_type="application/json")
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda exchange: exchange["name"])
 def test_answers_are_vllms(exchange: dict[str, Any]) -> None:
-    face = Face(TINY, api_key="k" if exchange["name"].startswith("b-") else None)
-    got = ask(face, exchange["method"], exchange["path"], exchange["body"], **exchange["headers"])
+    api = HttpApi(TINY, api_key="k" if exchange["name"].startswith("b-") else None)
+    got = ask(api, exchange["method"], exchange["path"], exchange["body"], **exchange["headers"])
     assert got.status == exchange["status"]
     # The exporter behind vLLM's page would rewrite vllm: to vllm_ unless the client says that it knows better.
     theirs = {name: line.removesuffix("; escaping=underscores") for name, line in exchange["answer_headers"].items()}
@@ -83,31 +83,31 @@ def test_answers_are_vllms(exchange: dict[str, Any]) -> None:
 
 
 def test_a_prompt_is_tokenized_and_put_together_again() -> None:
-    face = Face(TINY)
-    told = post(face, "/tokenize", {"model": "tiny", "prompt": "Once upon a\ttime", "return_token_strs": True}).json
+    api = HttpApi(TINY)
+    told = post(api, "/tokenize", {"model": "tiny", "prompt": "Once upon a\ttime", "return_token_strs": True}).json
     assert list(told) == ["count", "max_model_len", "tokens", "token_strs"]
     assert (told["count"], told["max_model_len"]) == (4, 2048)
     assert told["tokens"] == encode("Once upon a time")
     assert told["token_strs"] == ["Once", "upon", "a", "time"]
-    assert post(face, "/detokenize", {"tokens": told["tokens"]}).json == {"prompt": "Once upon a time"}
-    assert post(face, "/tokenize", {"prompt": ""}).json["tokens"] == []
+    assert post(api, "/detokenize", {"tokens": told["tokens"]}).json == {"prompt": "Once upon a time"}
+    assert post(api, "/tokenize", {"prompt": ""}).json["tokens"] == []
 
 
 @pytest.mark.parametrize("opens", [True, False])
 def test_a_chat_is_tokenized_with_its_template(opens: bool) -> None:
-    face = Face(TINY)
-    told = post(face, "/tokenize", {"messages": HELLO, "add_generation_prompt": opens}).json
+    api = HttpApi(TINY)
+    told = post(api, "/tokenize", {"messages": HELLO, "add_generation_prompt": opens}).json
     assert told["tokens"] == encode_chat([("user", "Say hello in five languages.")], opens)
     assert told["count"] == 5 + 5 + 3 * opens
     assert told["token_strs"] is None
     said = "<|im_start|>user\nSay hello in five languages.<|im_end|>\n" + "<|im_start|>assistant\n" * opens
-    assert post(face, "/detokenize", {"tokens": told["tokens"]}).json == {"prompt": said}
+    assert post(api, "/detokenize", {"tokens": told["tokens"]}).json == {"prompt": said}
 
 
 def test_a_chats_tokens_are_those_its_usage_counts() -> None:
-    face = Face(TINY)
-    count = post(face, "/tokenize", {"messages": HELLO}).json["count"]
-    face.receive(
+    api = HttpApi(TINY)
+    count = post(api, "/tokenize", {"messages": HELLO}).json["count"]
+    api.receive(
         2,
         request(
             "POST",
@@ -117,57 +117,59 @@ def test_a_chats_tokens_are_those_its_usage_counts() -> None:
         ),
         0,
     )
-    said: list[tuple[int, Saying]] = []
-    while (due := face.next_ns()) is not None:
-        said += face.take(due)
-    assert Answer(said).json["usage"]["prompt_tokens"] == count
+    said: list[tuple[int, Output]] = []
+    while (due := api.next_ns()) is not None:
+        said += api.take(due)
+    assert CompletionResponse(said).json["usage"]["prompt_tokens"] == count
 
 
 def test_ids_that_nobody_has_told_are_no_text() -> None:
-    assert post(Face(TINY), "/detokenize", {"tokens": [999_999, *encode("steady secret")]}).json == {"prompt": "steady"}
+    assert post(HttpApi(TINY), "/detokenize", {"tokens": [999_999, *encode("steady secret")]}).json == {
+        "prompt": "steady"
+    }
 
 
 def test_load_counts_completions_under_way_streamed_or_not() -> None:
-    face = Face(TINY)
+    api = HttpApi(TINY)
     for connection, stream in ((2, True), (3, False)):
         body = json.dumps({"prompt": "a", "max_tokens": 5, "stream": stream})
-        face.receive(connection, request("POST", "/v1/completions", body, content_type="application/json"), 0)
-    face.take(0)
-    assert ask(face, "GET", "/load").json == {"server_load": 2}
-    face.receive(2, b"", 0)
-    assert ask(face, "GET", "/load").json == {"server_load": 1}
-    while (due := face.next_ns()) is not None:
-        face.take(due)
-    assert ask(face, "GET", "/load").json == {"server_load": 0}
+        api.receive(connection, request("POST", "/v1/completions", body, content_type="application/json"), 0)
+    api.take(0)
+    assert ask(api, "GET", "/load").json == {"server_load": 2}
+    api.receive(2, b"", 0)
+    assert ask(api, "GET", "/load").json == {"server_load": 1}
+    while (due := api.next_ns()) is not None:
+        api.take(due)
+    assert ask(api, "GET", "/load").json == {"server_load": 0}
 
 
 def test_the_prefix_cache_is_reset_only_while_nothing_runs() -> None:
-    face = Face(TINY)
-    assert post(face, "/reset_prefix_cache", {}).json == {"success": True}
-    face.receive(2, request("POST", "/v1/completions", '{"prompt":"a"}', content_type="application/json"), 0)
-    assert post(face, "/reset_prefix_cache", {}).json == {"success": False}
+    api = HttpApi(TINY)
+    assert post(api, "/reset_prefix_cache", {}).json == {"success": True}
+    api.receive(2, request("POST", "/v1/completions", '{"prompt":"a"}', content_type="application/json"), 0)
+    assert post(api, "/reset_prefix_cache", {}).json == {"success": False}
 
 
 def test_server_info_names_the_flags() -> None:
-    told = ask(Face(TINY), "GET", "/server_info?config_format=json").json
+    told = ask(HttpApi(TINY), "GET", "/server_info?config_format=json").json
     assert list(told) == ["vllm_config", "vllm_env", "system_env"]
     assert told["vllm_config"]["max_model_len"] == 2048
     assert told["vllm_config"]["models"] == ["tiny"]
     assert told["vllm_config"]["simulated"] is True
-    assert json.loads(ask(Face(TINY), "GET", "/server_info").json["vllm_config"]) == told["vllm_config"]
+    assert json.loads(ask(HttpApi(TINY), "GET", "/server_info").json["vllm_config"]) == told["vllm_config"]
 
 
 def test_metrics_count_what_was_answered_and_old_names_are_for_who_asks() -> None:
-    face = Face(TINY, compat_metrics=True)
-    face.receive(
+    api = HttpApi(TINY, compat_metrics=True)
+    api.receive(
         2, request("POST", "/v1/completions", '{"prompt":"a b c","max_tokens":2}', content_type="application/json"), 0
     )
-    while (due := face.next_ns()) is not None:
-        face.take(due)
-    page = ask(face, "GET", "/metrics").body.decode().splitlines()
+    while (due := api.next_ns()) is not None:
+        api.take(due)
+    page = ask(api, "GET", "/metrics").body.decode().splitlines()
     assert 'vllm:prompt_tokens_total{engine="0",model_name="tiny"} 3.0' in page
     assert any(line.startswith("vllm:gpu_cache_usage_perc{") for line in page)
-    assert "gpu_cache_usage_perc" not in ask(Face(TINY), "GET", "/metrics").body.decode()
+    assert "gpu_cache_usage_perc" not in ask(HttpApi(TINY), "GET", "/metrics").body.decode()
     assert 'http_requests_total{handler="/v1/completions",method="POST",status="2xx"} 1.0' in page
     accepts = "application/openmetrics-text; version=1.0.0"
-    assert ask(face, "GET", "/metrics/", accept=accepts).body.endswith(b"# EOF\n")
+    assert ask(api, "GET", "/metrics/", accept=accepts).body.endswith(b"# EOF\n")

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 from cadenza.engine.api import server as server_module
-from cadenza.engine.api.http_api import Face
+from cadenza.engine.api.http_api import HttpApi
 from cadenza.engine.api.server import listen, serve
 from cadenza.engine.profile import load
 from cadenza.errors import UsageError
@@ -34,7 +34,7 @@ def running(speed: float, host: str = "127.0.0.1") -> Iterator[tuple[str, int]]:
         up.set()
 
     thread = threading.Thread(
-        target=serve, args=(Face(PROFILE), host, 0, speed), kwargs={"ready": ready, "stop": done.is_set}
+        target=serve, args=(HttpApi(PROFILE), host, 0, speed), kwargs={"ready": ready, "stop": done.is_set}
     )
     thread.start()
     try:
@@ -173,5 +173,5 @@ def test_listening_beyond_loopback_is_warned_of(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_stop_it_cleanly(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    serve(Face(PROFILE), "127.0.0.1", 0, 1.0, ready=lambda url: os.kill(os.getpid(), number))
+    serve(HttpApi(PROFILE), "127.0.0.1", 0, 1.0, ready=lambda url: os.kill(os.getpid(), number))
     assert signal.getsignal(number) is before

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from cadenza.engine.api.http_api import Face
-from cadenza.engine.api.http import Saying
+from cadenza.engine.api.http import Output
+from cadenza.engine.api.http_api import HttpApi
 from cadenza.engine.api.server import serve
 from cadenza.engine.profile import load
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 STEP_NS = 20_000_000
 
 
-class Metronome(Face):
+class Metronome(HttpApi):
     """Says one byte to connection 1 every 20 ms from its first byte on, and needs 3 ms of computing each time."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Metronome(Face):
     def next_ns(self) -> int | None:
         return self.next
 
-    def take(self, now_ns: int) -> list[tuple[int, Saying]]:
+    def take(self, now_ns: int) -> list[tuple[int, Output]]:
         assert self.next is not None
         time.sleep(0.003)
         self.due.append(self.next)
@@ -44,14 +44,14 @@ class Metronome(Face):
 
 def lateness_ms(steps: int) -> list[float]:
     """How late a client has the byte of each step."""
-    face, up, done = Metronome(), threading.Event(), threading.Event()
+    api, up, done = Metronome(), threading.Event(), threading.Event()
     ports: list[int] = []
 
     def ready(url: str) -> None:
         ports.append(int(url.rpartition(":")[2]))
         up.set()
 
-    thread = threading.Thread(target=serve, args=(face, "127.0.0.1", 0, 1.0, ready, done.is_set))
+    thread = threading.Thread(target=serve, args=(api, "127.0.0.1", 0, 1.0, ready, done.is_set))
     thread.start()
     came = []
     try:
@@ -60,11 +60,11 @@ def lateness_ms(steps: int) -> list[float]:
             sock.sendall(b"x")
             for _ in range(steps):
                 assert sock.recv(1) == b"x"
-                came.append(time.monotonic_ns() - face.start_ns)
+                came.append(time.monotonic_ns() - api.start_ns)
     finally:
         done.set()
         thread.join(10)
-    return [(at - due) / 1e6 for at, due in zip(came, face.due, strict=False)]
+    return [(at - due) / 1e6 for at, due in zip(came, api.due, strict=False)]
 
 
 def test_a_step_is_computed_before_its_time_and_leaves_at_its_time() -> None:
@@ -86,6 +86,6 @@ def test_garbage_is_collected_by_hand_while_serving_and_as_before_afterwards() -
         enabled.append(gc.isenabled())
         return True
 
-    serve(Face(load("mi50-rx6900xt")), "127.0.0.1", 0, 1.0, stop=stop)
+    serve(HttpApi(load("mi50-rx6900xt")), "127.0.0.1", 0, 1.0, stop=stop)
     assert enabled == [False]
     assert gc.isenabled()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cadenza.engine.board.boards import Board
 from cadenza.engine.board.card import IDLE, Activity, load
-from cadenza.engine.board.faults import Fault, parse_fault
+from cadenza.engine.board.faults import BoardFault, parse_fault
 from cadenza.errors import UsageError
 
 SECOND = 10**9
@@ -25,14 +25,14 @@ def pair(start_ns: int = 0) -> Board:
     return board
 
 
-def soak(board: Board) -> list[Activity]:
+def steady(board: Board) -> list[Activity]:
     return [card.working(1.0, 14 << 30) for card in board.cards]
 
 
 def test_the_published_soak_at_four_looks_a_second() -> None:
     """Four hours at 4 Hz would take a while; from the first hour on nothing moves, so the rest is one step."""
     board = pair()
-    work = soak(board)
+    work = steady(board)
     for quarter in range(1, 4 * 1200 + 1):
         board.advance(quarter * SECOND // 4, work)
     board.advance(4 * 3600 * SECOND, work)
@@ -56,7 +56,7 @@ def test_the_clock_begins_where_the_first_look_says() -> None:
 
 def test_time_never_goes_back() -> None:
     board = pair()
-    board.advance(10 * SECOND, soak(board))
+    board.advance(10 * SECOND, steady(board))
     before = board.read()
     board.advance(5 * SECOND, [IDLE] * 2)
     assert board.read() == before
@@ -89,23 +89,23 @@ def test_a_fault_waits_for_its_time_and_splits_the_interval_there() -> None:
     board, other = pair(), pair()
     for each in (board, other):
         each.inject(parse_fault("overheat:0@60s"), 0)
-    board.advance(90 * SECOND, soak(board))
+    board.advance(90 * SECOND, steady(board))
     for second in range(1, 91):
-        other.advance(second * SECOND, soak(other))
+        other.advance(second * SECOND, steady(other))
     assert board.read()[0].edge_c == pytest.approx(other.read()[0].edge_c, abs=1e-9)
     plain = pair()
-    plain.advance(90 * SECOND, soak(plain))
+    plain.advance(90 * SECOND, steady(plain))
     assert board.read()[0].edge_c > plain.read()[0].edge_c + 3
     assert board.read()[1].edge_c == pytest.approx(plain.read()[1].edge_c, abs=1e-9)
 
 
 def test_an_overheated_mi50_throttles_and_ends_lost_with_the_kernels_words() -> None:
     board = pair()
-    board.advance(3600 * SECOND, soak(board))
-    board.inject(Fault("overheat", 0), 3600 * SECOND)
+    board.advance(3600 * SECOND, steady(board))
+    board.inject(BoardFault("overheat", 0), 3600 * SECOND)
     throttled_s = 0
     for second in range(3601, 3600 + 1200):
-        board.advance(second * SECOND, soak(board))
+        board.advance(second * SECOND, steady(board))
         throttled_s += board.read()[0].speed < 1 and board.read()[0].status == "ok"
     mi50, rx = board.read()
     assert throttled_s > 5
@@ -119,8 +119,8 @@ def test_an_overheated_mi50_throttles_and_ends_lost_with_the_kernels_words() -> 
 
 def test_an_overheated_rx_warns_of_throttling_once_a_minute_at_most() -> None:
     board = pair()
-    board.advance(3600 * SECOND, soak(board))
-    board.inject(Fault("overheat", 1), 3600 * SECOND)
+    board.advance(3600 * SECOND, steady(board))
+    board.inject(BoardFault("overheat", 1), 3600 * SECOND)
     for second in range(3601, 3600 + 1800):  # full load until it throttles, rest until it no longer does
         work = [IDLE] * 2 if board.read()[1].throttling else [Activity(1.0, 0.4, 0)] * 2
         board.advance(second * SECOND, work)
@@ -136,14 +136,14 @@ def test_an_overheated_rx_warns_of_throttling_once_a_minute_at_most() -> None:
 def test_a_ring_timeout_resets_the_card_and_it_comes_back() -> None:
     board = pair()
     board.inject(parse_fault("ring-timeout:1@10s"), 0)
-    board.advance(11 * SECOND, soak(board))
+    board.advance(11 * SECOND, steady(board))
     mi50, rx = board.read()
     assert (mi50.status, mi50.busy) == ("ok", 1)
     assert (rx.status, rx.busy, rx.power_w) == ("resetting", 0, 26)
     assert [line for line in board.log if "succeeded" in line] == [
         "[   10.959000] amdgpu 0000:43:00.0: amdgpu: GPU reset succeeded, trying to resume"
     ]
-    board.advance(12 * SECOND, soak(board))
+    board.advance(12 * SECOND, steady(board))
     assert (board.read()[1].status, board.read()[1].busy) == ("ok", 1)
     assert board.log[1] == (
         "[   10.000000] amdgpu 0000:43:00.0: amdgpu: ring comp_1.0.1 timeout, signaled seq=1204, emitted seq=1206"
@@ -157,7 +157,7 @@ def test_lines_of_two_cards_stand_in_the_order_of_time() -> None:
     for text in ("ring-timeout:0@10", "ring-timeout:1@10.2"):
         board.inject(parse_fault(text), 0)
     for tenth in range(1, 140):
-        board.advance(tenth * SECOND // 10, soak(board))
+        board.advance(tenth * SECOND // 10, steady(board))
         stamps = [float(re.findall(r"[\d.]+", line)[0]) for line in board.log]
         assert stamps == sorted(stamps)
         assert len(stamps) == 1 + sum(10 + at <= tenth / 10 for at in LINES) + sum(
@@ -169,7 +169,7 @@ def test_a_fallen_card_is_lost_for_good_and_nothing_more_befalls_it() -> None:
     board = pair()
     for text in ("fallen-off:0@5", "ring-timeout:0@6", "overheat:0@7"):
         board.inject(parse_fault(text), 0)
-    board.advance(60 * SECOND, soak(board))
+    board.advance(60 * SECOND, steady(board))
     assert board.read()[0].status == "lost"
     assert "type=Inaccessible" in board.log[2]
     assert board.log[-1] == "[    6.000000] amdgpu 0000:03:00.0: amdgpu: GPU Recovery Failed: -19"
@@ -177,13 +177,13 @@ def test_a_fallen_card_is_lost_for_good_and_nothing_more_befalls_it() -> None:
 
 def test_a_fault_needs_a_card() -> None:
     with pytest.raises(UsageError, match="no card 2; the last one is 1"):
-        pair().inject(Fault("overheat", 2), 0)
+        pair().inject(BoardFault("overheat", 2), 0)
 
 
 def test_the_log_file_is_the_log_and_grows(tmp_path: Path) -> None:
     board = pair()
     board.write(tmp_path)
-    board.inject(Fault("kfd-oom"), SECOND)
+    board.inject(BoardFault("kfd-oom"), SECOND)
     board.advance(2 * SECOND, [IDLE] * 2)
     board.write(tmp_path)
     board.write(tmp_path)
@@ -275,11 +275,11 @@ def test_states_and_log_do_not_depend_on_how_often_one_looks(cuts: list[int], ki
     boards = [pair(), pair()]
     for board in boards:
         for card, kind in enumerate(kinds):
-            board.inject(Fault(kind, card % 2, at_ns + card * SECOND), 0)  # type: ignore[arg-type]
+            board.inject(BoardFault(kind, card % 2, at_ns + card * SECOND), 0)  # type: ignore[arg-type]
     for cut in sorted(cuts):
-        boards[0].advance(cut, soak(boards[0]))
+        boards[0].advance(cut, steady(boards[0]))
     for board in boards:
-        board.advance(21 * SECOND, soak(board))
+        board.advance(21 * SECOND, steady(board))
     assert boards[0].log == boards[1].log
     assert boards[0]._log == boards[1]._log
     for one, other in zip(boards[0].read(), boards[1].read(), strict=True):

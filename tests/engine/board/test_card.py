@@ -28,7 +28,7 @@ def test_a_card_is_what_its_maker_says(name: str, vram_gib: int, compute_units: 
 
 @pytest.mark.parametrize("name", names())
 def test_every_number_says_where_it_comes_from(name: str) -> None:
-    marks = ("soak", "tree", "dump", "metrics", "assumed", "calibrated")
+    marks = ("steady", "tree", "dump", "metrics", "assumed", "calibrated")
     section = ""
     for line in (CARDS / f"{name}.toml").read_text().splitlines():
         if line.startswith("["):

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from cadenza.engine.board.faults import (
-    Fault,
-    Line,
+    BoardFault,
+    KernelLine,
     Message,
     fall_off,
     overrun,
@@ -17,7 +17,7 @@ from cadenza.engine.board.faults import (
     throttle,
     time_out,
 )
-from cadenza.engine.board.state import seat
+from cadenza.engine.board.state import identify
 from cadenza.errors import UsageError
 
 LOG = Path(__file__).parents[2] / "data" / "sysfs" / "kernel_log" / "amdgpu_events.txt"
@@ -27,15 +27,15 @@ SECOND = 10**9
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("overheat", Fault("overheat", 0, 0)),
-        ("overheat:0@600s", Fault("overheat", 0, 600 * SECOND)),
-        ("fallen-off:1", Fault("fallen-off", 1, 0)),
-        ("ring-timeout@1.5", Fault("ring-timeout", 0, 1_500_000_000)),
-        ("kfd-oom:7@0s", Fault("kfd-oom", 7, 0)),
-        ("log-overrun@2", Fault("log-overrun", 0, 2 * SECOND)),
+        ("overheat", BoardFault("overheat", 0, 0)),
+        ("overheat:0@600s", BoardFault("overheat", 0, 600 * SECOND)),
+        ("fallen-off:1", BoardFault("fallen-off", 1, 0)),
+        ("ring-timeout@1.5", BoardFault("ring-timeout", 0, 1_500_000_000)),
+        ("kfd-oom:7@0s", BoardFault("kfd-oom", 7, 0)),
+        ("log-overrun@2", BoardFault("log-overrun", 0, 2 * SECOND)),
     ],
 )
-def test_a_fault_is_read(text: str, fault: Fault) -> None:
+def test_a_fault_is_read(text: str, fault: BoardFault) -> None:
     assert parse_fault(text) == fault
 
 
@@ -92,13 +92,13 @@ def shape(text: str) -> str:
 @pytest.mark.parametrize(
     "lines",
     [
-        fall_off(seat(0, 1), 0x66A1),
-        time_out(seat(1, 1), 2),
-        shut_down(seat(0, 1)),
-        throttle(seat(1, 1), "WARN: GPU is throttled, expect performance decrease. thermal."),
+        fall_off(identify(0, 1), 0x66A1),
+        time_out(identify(1, 1), 2),
+        shut_down(identify(0, 1)),
+        throttle(identify(1, 1), "WARN: GPU is throttled, expect performance decrease. thermal."),
     ],
 )
-def test_every_line_has_the_form_of_one_in_the_sample_log(lines: list[Line]) -> None:
+def test_every_line_has_the_form_of_one_in_the_sample_log(lines: list[KernelLine]) -> None:
     sample = {shape(line.split("] ", 1)[1]) for line in LOG.read_text().splitlines()}
     # Of these, which the sample shows with another prefix or severity, telemetry notes give the wording.
     known = {

@@ -1,4 +1,4 @@
-"""A board in the shadow of an engine: the published soak's temperatures, from an engine that never rests."""
+"""A board in the shadow of an engine: the published steady state's temperatures, from an engine that never rests."""
 
 from fractions import Fraction
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from cadenza.clock import NS_PER_S
 from cadenza.engine.board.boards import Board
-from cadenza.engine.board.faults import Fault
+from cadenza.engine.board.faults import BoardFault
 from cadenza.engine.board.shadow import Shadow
 from cadenza.engine.core.core import Core, Instance
 from cadenza.engine.core.pace import STOPPED, Pace, Stretch
@@ -70,7 +70,7 @@ def tokens(core: Core, now_ns: int) -> list[float]:
 
 def test_the_slowest_card_sets_the_pace() -> None:
     board = Board.for_devices(("mi50-32gb", "rx6900xt"), seed=0)
-    board.inject(Fault("overheat", 0), 0)
+    board.inject(BoardFault("overheat", 0), 0)
     core = core_with(15_000)
     shadow = Shadow(core, board, vram_share=0.9)
     speeds, done = [], Fraction(0)
@@ -87,7 +87,7 @@ def test_the_slowest_card_sets_the_pace() -> None:
 
 def test_a_reset_stops_the_engine_until_it_is_over() -> None:
     board = Board.for_devices(("mi50-32gb", "rx6900xt"), seed=0)
-    board.inject(Fault("ring-timeout", 1, 10 * NS_PER_S), 0)
+    board.inject(BoardFault("ring-timeout", 1, 10 * NS_PER_S), 0)
     core = core_with(15)
     shadow = Shadow(core, board, vram_share=0.9)
     for half in range(41):
@@ -98,7 +98,7 @@ def test_a_reset_stops_the_engine_until_it_is_over() -> None:
 
 def test_a_card_that_is_lost_hangs_the_engine_for_good() -> None:
     board = Board.for_devices(("mi50-32gb", "rx6900xt"), seed=0)
-    board.inject(Fault("fallen-off", 0, 10 * NS_PER_S), 0)
+    board.inject(BoardFault("fallen-off", 0, 10 * NS_PER_S), 0)
     core = core_with(15_000)
     shadow = Shadow(core, board, vram_share=0.9)
     for second in range(61):

@@ -1,4 +1,4 @@
-"""The model against the published soak, closed forms worked out here, and itself when asked more often."""
+"""The model against the published steady state, closed forms worked out here, and itself when asked more often."""
 
 import math
 
@@ -29,13 +29,13 @@ def run(name: str, activity: Activity, ns: int) -> ThermalModel:
     return model
 
 
-def test_the_mi50_settles_at_the_temperatures_of_the_published_soak() -> None:
+def test_the_mi50_settles_at_the_temperatures_of_the_published_steady_state() -> None:
     model = run("mi50-32gb", MI50_SOAK, FOUR_HOURS)
     assert model.temperatures == pytest.approx((68.4, 76.1, 64.2), abs=0.05)
     assert (model.throttle_events, model.throttle_s, model.reasons) == (0, 0.0, ())
 
 
-def test_the_rx_settles_at_the_temperatures_and_the_fan_of_the_published_soak() -> None:
+def test_the_rx_settles_at_the_temperatures_and_the_fan_of_the_published_steady_state() -> None:
     model = run("rx6900xt", RX_SOAK, FOUR_HOURS)
     assert model.temperatures[:2] == pytest.approx((72.1, 88.6), abs=0.05)
     assert model.pwm == pytest.approx(0.68, abs=0.005)
@@ -78,23 +78,23 @@ def test_an_idle_card_stays_where_it_began(name: str, power_w: float) -> None:
 @pytest.mark.parametrize("seconds", [0.1, 1.0, 7.5, 60.0, 400.0])
 def test_a_step_of_load_is_answered_by_the_exponentials_of_the_circuit(seconds: float) -> None:
     """MI50 in a steady stream of air: conductance, and so every time constant, is one number."""
-    power, cooler, soak = MI50.power, MI50.cooler, MI50.soak
+    power, cooler, steady = MI50.power, MI50.cooler, MI50.steady
     idle_die_w, die_w = 21 - 8, 21 - 8 + 155 * 1.0
     idle_memory_w, memory_w = 8, 8 + 50 * 0.10
     assert (power.idle_w, power.memory_idle_w, power.core_w, power.memory_w) == (21, 8, 155, 50)
-    conductance = (die_w + memory_w) / (soak.sink_c - cooler.ambient_c)
+    conductance = (die_w + memory_w) / (steady.sink_c - cooler.ambient_c)
 
     def lag(before: float, after: float, tau_s: float) -> float:
         return after + (before - after) * math.exp(-seconds / tau_s)
 
     cold_c = cooler.ambient_c + 21 / conductance
-    sink_c = lag(cold_c, soak.sink_c, cooler.sink_j_per_k / conductance)
+    sink_c = lag(cold_c, steady.sink_c, cooler.sink_j_per_k / conductance)
     die = lag(idle_die_w, die_w, cooler.die_s) / die_w
     memory = lag(idle_memory_w, memory_w, cooler.memory_s) / memory_w
     expected = (
-        sink_c + die * (soak.edge_c - soak.sink_c),
-        sink_c + die * (soak.junction_c - soak.sink_c),
-        sink_c + memory * (soak.memory_c - soak.sink_c),
+        sink_c + die * (steady.edge_c - steady.sink_c),
+        sink_c + die * (steady.junction_c - steady.sink_c),
+        sink_c + memory * (steady.memory_c - steady.sink_c),
     )
     found = run("mi50-32gb", MI50_SOAK, round(seconds * SECOND))
     assert found.temperatures == pytest.approx(expected, abs=1e-6)

@@ -9,7 +9,7 @@ import pytest
 
 from cadenza.engine.board.boards import Board
 from cadenza.engine.board.card import IDLE, Activity
-from cadenza.engine.board.faults import Fault
+from cadenza.engine.board.faults import BoardFault
 from cadenza.errors import UsageError
 
 DATA = Path(__file__).parents[2] / "data" / "sysfs"
@@ -39,7 +39,7 @@ def kind(name: str) -> str:
 
 
 def form(text: bytes) -> list[str]:
-    """Line by line with every number as N, so that values may differ and forms may not."""
+    """KernelLine by line with every number as N, so that values may differ and forms may not."""
     return [re.sub(r"\b(0x)?[0-9a-f]*\d[0-9a-f]*\b", "N", line) for line in text.decode().splitlines()]
 
 
@@ -270,7 +270,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_other_ids(tmp_path:
 def test_a_fallen_card_takes_all_its_folders_along_and_nodes_close_the_gap(tmp_path: Path) -> None:
     board = working(*PAIR)
     before = show(board, tmp_path / "board")
-    board.inject(Fault("fallen-off", card=0), 600 * SECOND)
+    board.inject(BoardFault("fallen-off", card=0), 600 * SECOND)
     board.advance(601 * SECOND, [IDLE] * 2)
     after = show(board, tmp_path / "board")
     sys = tmp_path / "board" / "sys" / "class"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.engine.core.metrics import Answers, Histogram, Metrics, Reason
+from cadenza.engine.core.metrics import Histogram, HttpCounts, Metrics, Reason
 from cadenza.engine.core.sequence import Limits, Sequence
 from cadenza.hardware.batch import Batch
 
@@ -230,7 +230,7 @@ def test_a_histogram_counts_as_its_definition_does(values: list[int], bounds: se
 
 
 def test_answers_are_counted_by_route_and_class_of_status() -> None:
-    answers = Answers()
+    answers = HttpCounts()
     answers.answered("/v1/chat/completions", "POST", 200, 400 * MS)
     answers.answered("/v1/chat/completions", "POST", 503, 1 * MS)
     answers.answered("/v1/models", "GET", 200, 20_000 * MS)

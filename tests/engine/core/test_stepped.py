@@ -155,7 +155,7 @@ def erlang_c(servers: int, offered: float) -> float:
 
 @pytest.mark.slow
 def test_geometric_answers_in_few_slots_are_m_m_c() -> None:
-    """Answers of geometric length in `c` slots of many short steps: Erlang C, in the limit of short steps."""
+    """HttpCounts of geometric length in `c` slots of many short steps: Erlang C, in the limit of short steps."""
     servers, mean_steps, load = 4, 200, 0.75
     limits = Limits(max_num_seqs=servers, async_scheduling=False, max_model_len=32_768)
     core = Core({"m": Instance("m", Served(), limits)})
@@ -172,5 +172,5 @@ def test_geometric_answers_in_few_slots_are_m_m_c() -> None:
         core.submit(request_id, "m", range(1), min(length, 30_000), round(at))
     service = mean_steps * 10 * MS
     expected = erlang_c(servers, servers * load) / (servers * (1 - load)) * service
-    # Beside the queue, half a step to the next boundary and the step itself.
+    # ParallelPrefill the queue, half a step to the next boundary and the step itself.
     assert sum(waits) / len(waits) == pytest.approx(expected + 15 * MS, rel=0.08)

@@ -7,7 +7,7 @@ import pytest
 from cadenza.clock import ManualClock
 from cadenza.engine.board.boards import Board
 from cadenza.engine.board.card import IDLE
-from cadenza.engine.board.faults import Fault
+from cadenza.engine.board.faults import BoardFault
 from cadenza.engine.board.state import CardState
 from cadenza.telemetry.cards.amdgpu import AmdgpuCollector
 from support.amdgpu_trees import told
@@ -96,7 +96,7 @@ def test_links_are_slow_at_rest(tmp_path: Path) -> None:
 def test_throttling_is_read_with_its_reasons_and_an_overheated_card_is_lost(tmp_path: Path) -> None:
     watched = Watched(tmp_path / "board")
     for card in range(len(NAMES)):
-        watched.board.inject(Fault("overheat", card), SECOND)
+        watched.board.inject(BoardFault("overheat", card), SECOND)
     hot: set[str] = set()
     for step in range(1, 400):
         for state, values in watched.look(5.0 * step, 1.0):
@@ -112,7 +112,7 @@ def test_throttling_is_read_with_its_reasons_and_an_overheated_card_is_lost(tmp_
 def test_a_card_that_falls_off_is_down_and_the_others_go_on(tmp_path: Path) -> None:
     watched = Watched(tmp_path / "board")
     watched.look(10, 1.0)
-    watched.board.inject(Fault("fallen-off", 1), 10 * SECOND)
+    watched.board.inject(BoardFault("fallen-off", 1), 10 * SECOND)
     for at_s in (11, 12):
         (mi50, mi50_values), (rx, rx_values), (mi300x, mi300x_values) = watched.look(at_s, 1.0)
         assert rx.status == "lost"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.engine.board import faults
-from cadenza.engine.board.state import seat
+from cadenza.engine.board.state import identify
 from cadenza.telemetry.kernel import patterns as kernel_patterns
 from cadenza.telemetry.kernel.patterns import KINDS, Event, Kind, match
 
@@ -174,9 +174,9 @@ def test_a_process_name_in_front_of_a_message_is_too_short_to_forge_one() -> Non
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_the_simulated_boards_lines(place: int) -> None:
-    card = seat(place, 1)
+    card = identify(place, 1)
 
-    def told(lines: list[faults.Line]) -> list[Event]:
+    def told(lines: list[faults.KernelLine]) -> list[Event]:
         return [event for line in lines if (event := match(line.text))]
 
     reset = Event("gpu_reset", card.slot)

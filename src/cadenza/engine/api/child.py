@@ -64,8 +64,8 @@ def _url(process: subprocess.Popen[bytes], complaints: IO[bytes]) -> str:
     process.wait()
     complaints.seek(0)
     words = complaints.read().decode(errors="replace").strip().splitlines()
-    said = printable(words[-1]) if words else "it said nothing"
-    raise CadenzaError(f"the embedded engine did not come up within {_UP_WITHIN_S:.0f} s: {said}")
+    reason = printable(words[-1]) if words else "no error message"
+    raise CadenzaError(f"the embedded engine did not come up within {_UP_WITHIN_S:.0f} s: {reason}")
 
 
 def _first_line(process: subprocess.Popen[bytes]) -> bytes | None:

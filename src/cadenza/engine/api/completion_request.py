@@ -1,4 +1,4 @@
-"""What a completion request asks for: JSON body → `Ask`, or the refusal vLLM 0.32 would give, word for word."""
+"""JSON body → `CompletionRequest`, or a refusal (OpenAI error object) that names the field and the reason."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -27,7 +27,7 @@ class UsageRules(msgspec.Struct, frozen=True, kw_only=True):
     prompt_details: bool = False
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request, understood. `output_tokens` is what will be produced, `reasoning_tokens` the first of them.
 
     prompt         token ids
@@ -57,9 +57,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 _NO_RULES = UsageRules()
 
 
-def read_ask(
+def read_completion_request(
     profile: Profile, chat: bool, headers: Mapping[str, str], body: bytes, rules: UsageRules = _NO_RULES
-) -> Ask:
+) -> CompletionRequest:
     """Read a body of /v1/chat/completions (`chat`) or /v1/completions; RefusalError if it cannot be served.
 
     The output is as long as `max_completion_tokens`, `max_tokens`, or the default says, within the context: the
@@ -87,7 +87,7 @@ def read_ask(
         bad(f"min_tokens must be less than or equal to max_tokens={output_tokens}, got {sampling.min_tokens}.")
     reasons = chat and profile.model(name).thinking
     thinks = reasons and template.get("enable_thinking") is not False
-    return Ask(
+    return CompletionRequest(
         model=name,
         chat=chat,
         prompt=prompt,

@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.exposition import ALLOWUTF8
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.utils import floatToGoString
 
-from cadenza.engine.core.metrics import Answers, Gauges, Histogram, Metrics
+from cadenza.engine.core.metrics import Gauges, Histogram, HttpCounts, Metrics
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -27,7 +27,7 @@ _HELP = {
     "request_generation_tokens": "Tokens that each ended request was given.",
     "iteration_tokens_total": "Tokens of each pass that gave out at least one, finished prompts included.",
     "request_max_num_generation_tokens": "Tokens of the longest answer of each ended request.",
-    "request_params_n": "Answers that each ended request asked for.",
+    "request_params_n": "Choices that each ended request asked for.",
     "request_params_max_tokens": "Tokens that each ended request allowed, at most what the context leaves.",
     "time_to_first_token_seconds": "Arrival to first token.",
     "inter_token_latency_seconds": "Time between two outputs of one request.",
@@ -42,7 +42,7 @@ _HELP = {
 }
 
 
-def render(pairs: Pairs, compat: bool = False, openmetrics: bool = False, answers: Answers | None = None) -> bytes:
+def render(pairs: Pairs, compat: bool = False, openmetrics: bool = False, answers: HttpCounts | None = None) -> bytes:
     """The page of all engines in `pairs`, with their gauges of this instant; of none: what is no engine's.
 
     compat       older names too, of which vLLM 0.32 has none: gpu_cache_usage_perc, gpu_prefix_cache_*,
@@ -62,7 +62,7 @@ def render(pairs: Pairs, compat: bool = False, openmetrics: bool = False, answer
 class _Page:
     """What prometheus_client calls a collector."""
 
-    def __init__(self, pairs: Pairs, compat: bool, answers: Answers | None) -> None:
+    def __init__(self, pairs: Pairs, compat: bool, answers: HttpCounts | None) -> None:
         self._pairs, self._compat, self._answers = pairs, compat, answers
 
     def collect(self) -> Iterator[Metric]:
@@ -321,7 +321,7 @@ def _old_names(pairs: Pairs) -> Iterator[Metric]:
     )
 
 
-def _http(answers: Answers) -> Iterator[Metric]:
+def _http(answers: HttpCounts) -> Iterator[Metric]:
     yield _counter("http_requests", "HTTP requests answered.", ["handler", "method", "status"], answers.counts.items())
     yield _histogram(
         "http_request_duration_highr_seconds",

@@ -1,17 +1,17 @@
 """Faults on purpose: which requests fail and how, drawn by request number from a seed, and when all of it is slow.
 
-    http-429 http-503 http-400 http-500   refused with that status; SECONDS: Retry-After (of 429: 1 unless said)
+    http-429 http-503 http-400 http-500   refused with that status; SECONDS: Retry-After (of 429: default 1)
     reset              the connection breaks off in the middle of the answer
     stall              the answer stops in its middle: for ever, or for SECONDS and then all that was held back at once
     truncation         the answer ends in its middle, and to HTTP that is its end: no finish_reason, no [DONE]
     error-event        an error object in the middle of the stream, as of an engine that fails; unstreamed: status 500
-    slow-first-token   the request reaches the engine SECONDS later (5 unless said)
+    slow-first-token   the request reaches the engine SECONDS later (default 5)
     malformed          a chunk that is no JSON in the middle of the stream; unstreamed: half a body
 
 Given as KIND:RATE[:SECONDS], RATE the probability per request; or by a request for itself, in the header
 X-Cadenza-Fault: KIND[:SECONDS], which then overrides the rates. And of the whole engine, from a time of its own on:
 
-    freeze:SECONDS@TIME        nothing is said to anybody; what was produced meanwhile comes afterwards, at once
+    freeze:SECONDS@TIME        no bytes are sent on any connection; what was produced meanwhile is sent at its end
     hang:SECONDS@TIME          the step under way does not end before that is over. As where a collective waits for a
                                rank, the cards are busy, and the API server, another process, still answers and queues
     slow:SECONDS@TIMExFACTOR   steps and prefills take FACTOR times as long; of several at once the slowest counts
@@ -34,7 +34,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from cadenza.clock import NS_PER_S
-from cadenza.engine.api.answer import Answer
+from cadenza.engine.api.answer import CompletionResponse
 from cadenza.engine.api.fields import RefusalError, bad
 from cadenza.engine.api.http import reason, whole
 from cadenza.engine.core.pace import FULL, STOPPED, Stretch
@@ -224,43 +224,43 @@ def _grammar() -> str:
     return f"KIND:RATE[:SECONDS], where KIND is one of {', '.join(KINDS)}, or {', '.join(TIMES)}"
 
 
-class Fate(Enum):
-    """What has become of an answer with a fault: for STUCK and what follows it the engine has no more to do."""
+class StreamState(Enum):
+    """What has become of an answer with a fault: for STALLED and what follows it the engine has no more to do."""
 
-    ON = "its fault is still to come"
-    HELD = "it says nothing until `Ailing.until_ns`"
-    WELL = "the fault has done its work: the rest of the answer is as it should be"
-    STUCK = "it says nothing for ever, and does not end"
-    OVER = "it has ended"
+    PENDING = "its fault is still to come"
+    HELD = "it says nothing until `FaultyStream.until_ns`"
+    RECOVERED = "the fault has done its work: the rest of the answer is as it should be"
+    STALLED = "it says nothing for ever, and does not end"
+    ENDED = "it has ended"
     CLOSED = "it has ended, and its connection is to be closed"
-    BROKEN = "it has ended, and its connection is to be broken off"
+    RESET = "it has ended, and its connection is to be broken off"
 
 
-class Ailing:
-    """An answer with a fault: what it says, event by event, and its `fate` after each; its `status` once it is over.
+class FaultyStream:
+    """An answer with a fault: what it says, event by event, and its `state` after each; its `status` once it is over.
 
     fails_tok   number of the token that it dies of in the engine itself, None: the engine is well
     """
 
-    def __init__(self, fault: Fault, answer: Answer, keep_alive: bool) -> None:
+    def __init__(self, fault: Fault, answer: CompletionResponse, keep_alive: bool) -> None:
         self.answer = answer
-        self.fate = Fate.ON
+        self.state = StreamState.PENDING
         self.until_ns = 0
         self.status = 200
         self._fault = fault
         self._keep_alive = keep_alive
         self._held: list[bytes] = []
         self._ended = False
-        output = answer.ask.output_tokens
-        # Half a body can be said only when there is a whole one.
-        at_end = not answer.ask.stream and fault.kind in ("malformed", "truncation")
+        output = answer.request.output_tokens
+        # Half a body can be sent only when there is a whole one.
+        at_end = not answer.request.stream and fault.kind in ("malformed", "truncation")
         self._after_tok = output - 1 if at_end else min(1 + int(fault.after * (output - 1)), output - 1)
         self.fails_tok = self._after_tok + 1 if fault.kind == ERROR else None
 
     def tokens(self, n: int, count: int, now_ns: int) -> bytes:
-        """What is said now that tokens n − count + 1 … n are there."""
-        self._ended = n == self.answer.ask.output_tokens
-        if self.fate is Fate.HELD:
+        """Bytes to send now that tokens n − count + 1 … n are there."""
+        self._ended = n == self.answer.request.output_tokens
+        if self.state is StreamState.HELD:
             self._held.append(self._said(n, count))
             return b""
         if n > self._after_tok:
@@ -269,11 +269,11 @@ class Ailing:
 
     def wake(self) -> bytes:
         """The stall is over: what it held back."""
-        self.fate = Fate.OVER if self._ended else Fate.WELL
+        self.state = StreamState.ENDED if self._ended else StreamState.RECOVERED
         return b"".join(self._held)
 
     def _said(self, n: int, count: int) -> bytes:
-        if self.answer.ask.stream:
+        if self.answer.request.stream:
             return self.answer.tokens(n, count)
         return self._whole(200, self.answer.whole()) if self._ended else b""
 
@@ -282,22 +282,22 @@ class Ailing:
         return whole(status, body, keep_alive=self._keep_alive, extra=self._fault.label())
 
     def _strike(self, n: int, count: int, now_ns: int) -> bytes:
-        kind, stream = self._fault.kind, self.answer.ask.stream
+        kind, stream = self._fault.kind, self.answer.request.stream
         if kind == "reset":
-            self.fate = Fate.BROKEN
+            self.state = StreamState.RESET
             return b""
         if kind == "stall":
             length_ns = self._fault.ns
             if length_ns is None:
-                self.fate = Fate.STUCK
+                self.state = StreamState.STALLED
                 return b""
-            self.fate, self.until_ns = Fate.HELD, now_ns + length_ns
+            self.state, self.until_ns = StreamState.HELD, now_ns + length_ns
             self._held.append(self._said(n, count))
             return b""
         if kind == "malformed" and stream:
-            self.fate = Fate.OVER if self._ended else Fate.WELL
+            self.state = StreamState.ENDED if self._ended else StreamState.RECOVERED
             return self.answer.broken_event() + self._said(n, count)
-        self.fate = Fate.OVER
+        self.state = StreamState.ENDED
         if kind == ERROR:
             return self.answer.error(_ERROR) if stream else self._whole(500, _FAILED)
         if stream:
@@ -305,5 +305,5 @@ class Ailing:
         body = self.answer.whole()
         if kind == "malformed":
             return self._whole(200, body[: len(body) // 2])
-        self.fate = Fate.CLOSED
+        self.state = StreamState.CLOSED
         return self._whole(200, body)[: -(len(body) // 2)]

@@ -30,7 +30,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 # What a server does to a connection: bytes for it; None: close it once they have left; an error: break it off at once,
 # with a reset (SO_LINGER 0), whatever still waits to leave.
-Saying = bytes | ConnectionResetError | None
+Output = bytes | ConnectionResetError | None
 
 
 class Call(NamedTuple):

@@ -1,4 +1,4 @@
-"""The engine's HTTP face, without sockets: bytes and the time in, bytes and the next time out.
+"""The engine's HTTP API, without sockets: bytes and the time in, bytes and the next time out.
 
 It serves what vLLM 0.32 serves at /v1/chat/completions and /v1/completions, and its `pages`. The socket shell
 (`server`) and the load generator's in-memory transport drive it alike.
@@ -8,16 +8,16 @@ import hmac
 from heapq import heappop, heappush
 
 from cadenza.clock import NS_PER_S
-from cadenza.engine.api.answer import Answer
-from cadenza.engine.api.completion_request import Ask, UsageRules, read_ask
-from cadenza.engine.api.faults import HEADER, SLOW, Ailing, Fate, Faults
+from cadenza.engine.api.answer import CompletionResponse
+from cadenza.engine.api.completion_request import CompletionRequest, UsageRules, read_completion_request
+from cadenza.engine.api.faults import HEADER, SLOW, Faults, FaultyStream, StreamState
 from cadenza.engine.api.fields import RefusalError
 from cadenza.engine.api.http import (
     CONTINUE,
     BadRequestError,
     Call,
+    Output,
     Parser,
-    Saying,
     bodiless,
     json_bytes,
     stream_head,
@@ -37,7 +37,7 @@ _PLAIN = UsageRules()
 
 
 class _Link:
-    """One client connection: its parser, and the one request that is being answered, by POST, since when."""
+    """One client connection: its parser, and the completion request under way with its route and arrival time."""
 
     def __init__(self) -> None:
         self.parser = Parser()
@@ -48,12 +48,12 @@ class _Link:
         self.broken: BadRequestError | None = None
 
 
-class Face:
+class HttpApi:
     """A server of `profile` for any number of connections; their numbers are the caller's.
 
     api_key    asked for at /v1 as a bearer token, if set
-    epoch_s    seconds since 1970 at time zero, for the `created` fields; the face itself reads no clock
-    core       the engine behind it, also as `Face.core`; default: the profile's law with `seed`
+    epoch_s    seconds since 1970 at time zero, for the `created` fields; the API itself reads no clock
+    core       the engine behind it, also as `HttpApi.core`; default: the profile's law with `seed`
     rules      what it says of tokens unasked
     faults     what is to go wrong, with `core`, too
     log_stats  see `Pages`, as for compat_metrics
@@ -78,12 +78,12 @@ class Face:
         self._rules = rules
         self._faults = faults
         self._links: dict[int, _Link] = {}
-        self._answers: dict[int, tuple[int, Answer]] = {}
-        self._ailing: dict[int, tuple[int, Ailing]] = {}
-        self._late: dict[int, Ask] = {}
+        self._answers: dict[int, tuple[int, CompletionResponse]] = {}
+        self._faulty: dict[int, tuple[int, FaultyStream]] = {}
+        self._late: dict[int, CompletionRequest] = {}
         self._timers: list[tuple[int, int]] = []
         self._requests = 0
-        self._said: list[tuple[int, Saying]] = []
+        self._output: list[tuple[int, Output]] = []
         self._closing: list[int] = []
         self._now_ns = 0
         self._pages = Pages(profile, self.core, self._load, epoch_s, compat_metrics, log_stats)
@@ -107,19 +107,19 @@ class Face:
             link.broken = error
         if link.parser.expects_continue and link.request_id is None and not link.parser.calls:
             link.parser.expects_continue = False
-            self._said.append((connection, CONTINUE))
+            self._output.append((connection, CONTINUE))
         self._serve(connection, link)
 
     def next_ns(self) -> int | None:
         """When there is next something to say, None: nothing until more bytes come."""
-        due = self._now_ns if self._said else self.core.next_ns()
+        due = self._now_ns if self._output else self.core.next_ns()
         if self._timers and (due is None or self._timers[0][0] < due):
             due = self._timers[0][0]
         if due is None or not self._faults.freezes:
             return due
         return self._faults.silent_until_ns(max(due, self._now_ns)) or due
 
-    def take(self, now_ns: int) -> list[tuple[int, Saying]]:
+    def take(self, now_ns: int) -> list[tuple[int, Output]]:
         """What is due at `now_ns`, per connection and in order; None: the connection is to be closed.
 
         An error instead of bytes: the connection is to be broken off.
@@ -127,7 +127,7 @@ class Face:
         self._now_ns = max(self._now_ns, now_ns)
         if self._faults.freezes and self._faults.silent_until_ns(now_ns) is not None:
             return []
-        answers, said, details = self._answers, self._said, self._rules.prompt_details
+        answers, output, details = self._answers, self._output, self._rules.prompt_details
         for token in self.core.advance(now_ns):
             found = answers.get(token.request_id)
             if found is None:
@@ -136,10 +136,10 @@ class Face:
             connection, answer = found
             if details and token.n == token.tokens:
                 self._count_cached(token.request_id, answer)
-            if answer.ask.stream:
-                said.append((connection, answer.tokens(token.n, token.tokens)))
+            if answer.request.stream:
+                output.append((connection, answer.tokens(token.n, token.tokens)))
             elif token.is_last:
-                said.append((connection, whole(200, answer.whole(), keep_alive=self._links[connection].keep_alive)))
+                output.append((connection, whole(200, answer.whole(), keep_alive=self._links[connection].keep_alive)))
             if token.is_last:
                 del answers[token.request_id]
                 self._finish(connection)
@@ -147,17 +147,17 @@ class Face:
             self._wake(heappop(self._timers)[1])
         for connection in self._closing:
             self._links.pop(connection, None)
-        self._said, self._closing = [], []
-        return said
+        self._output, self._closing = [], []
+        return output
 
     def _load(self) -> int:
-        return len(self._answers) + len(self._ailing)
+        return len(self._answers) + len(self._faulty)
 
-    def _count_cached(self, request_id: int, answer: Answer) -> None:
+    def _count_cached(self, request_id: int, answer: CompletionResponse) -> None:
         limits = self._profile.limits
         cached = answer.cached_tokens = self.core.cached_tokens(request_id)
-        kept = answer.ask.prompt_tokens // limits.block_size * limits.block_size if limits.enable_prefix_caching else 0
-        answer.created_tokens = max(0, kept - cached)
+        blocks = answer.request.prompt_tokens // limits.block_size if limits.enable_prefix_caching else 0
+        answer.created_tokens = max(0, blocks * limits.block_size - cached)
 
     def _finish(self, connection: int, status: int = 200) -> None:
         link = self._links[connection]
@@ -169,56 +169,56 @@ class Face:
         link = self._links.pop(connection, None)
         if link is not None and link.request_id is not None:
             self.core.abort(link.request_id, self._now_ns)
-            for kept in (self._answers, self._ailing, self._late):
+            for kept in (self._answers, self._faulty, self._late):
                 kept.pop(link.request_id, None)
 
     def _ail(self, token: Token) -> None:
         """A token of an answer with a fault; of one that died earlier in the same piece of time, nothing."""
-        connection, ailing = self._ailing.get(token.request_id, (0, None))
-        if ailing is None or ailing.fate is Fate.STUCK:
+        connection, faulty = self._faulty.get(token.request_id, (0, None))
+        if faulty is None or faulty.state is StreamState.STALLED:
             return
-        was_held = ailing.fate is Fate.HELD
+        was_held = faulty.state is StreamState.HELD
         if self._rules.prompt_details and token.n == token.tokens:
-            self._count_cached(token.request_id, ailing.answer)
-        said = ailing.tokens(token.n, token.tokens, self._now_ns)
-        if ailing.fate is Fate.HELD and not was_held:
-            heappush(self._timers, (ailing.until_ns, token.request_id))
-        self._settle(connection, token.request_id, ailing, said)
+            self._count_cached(token.request_id, faulty.answer)
+        output = faulty.tokens(token.n, token.tokens, self._now_ns)
+        if faulty.state is StreamState.HELD and not was_held:
+            heappush(self._timers, (faulty.until_ns, token.request_id))
+        self._settle(connection, token.request_id, faulty, output)
 
     def _wake(self, request_id: int) -> None:
         """A request's wait is over, unless its client has gone."""
-        ask = self._late.pop(request_id, None)
-        if ask is not None:
-            self._submit(request_id, ask)
-        elif request_id in self._ailing:
-            connection, ailing = self._ailing[request_id]
-            self._settle(connection, request_id, ailing, ailing.wake())
+        request = self._late.pop(request_id, None)
+        if request is not None:
+            self._submit(request_id, request)
+        elif request_id in self._faulty:
+            connection, faulty = self._faulty[request_id]
+            self._settle(connection, request_id, faulty, faulty.wake())
 
-    def _settle(self, connection: int, request_id: int, ailing: Ailing, said: bytes) -> None:
+    def _settle(self, connection: int, request_id: int, faulty: FaultyStream, output: bytes) -> None:
         """Say what an answer with a fault has to say, and see to what has become of it."""
-        if said:
-            self._said.append((connection, said))
-        fate = ailing.fate
-        if fate in (Fate.ON, Fate.HELD):
+        if output:
+            self._output.append((connection, output))
+        state = faulty.state
+        if state in (StreamState.PENDING, StreamState.HELD):
             return
-        if fate is not Fate.WELL:
+        if state is not StreamState.RECOVERED:
             self.core.abort(request_id, self._now_ns)
-        if fate is Fate.STUCK:
+        if state is StreamState.STALLED:
             return
-        del self._ailing[request_id]
-        if fate is Fate.WELL:
-            self._answers[request_id] = (connection, ailing.answer)
-        elif fate is Fate.BROKEN:
+        del self._faulty[request_id]
+        if state is StreamState.RECOVERED:
+            self._answers[request_id] = (connection, faulty.answer)
+        elif state is StreamState.RESET:
             link = self._links[connection]
             link.request_id, link.keep_alive = None, False
             self._close(connection, ConnectionResetError())
         else:
-            if fate is Fate.CLOSED:
+            if state is StreamState.CLOSED:
                 self._links[connection].keep_alive = False
-            self._finish(connection, ailing.status)
+            self._finish(connection, faulty.status)
 
     def _close(self, connection: int, how: ConnectionResetError | None = None) -> None:
-        self._said.append((connection, how))
+        self._output.append((connection, how))
         self._closing.append(connection)
 
     def _serve(self, connection: int, link: _Link) -> None:
@@ -228,7 +228,7 @@ class Face:
             link.keep_alive = call.keep_alive
             answer = self._answer(connection, link, call)
             if answer:
-                self._said.append((connection, answer))
+                self._output.append((connection, answer))
             if not link.route:
                 self._pages.count(self._pages.route(call), call.method, int(answer[9:12]), 0)
         if link.request_id is not None:
@@ -237,7 +237,7 @@ class Face:
             link.keep_alive = False
             text = link.broken.text.encode()
             answer = whole(link.broken.status, text, "text/plain; charset=utf-8", keep_alive=False)
-            self._said.append((connection, answer))
+            self._output.append((connection, answer))
         if not link.keep_alive:
             self._close(connection)
 
@@ -255,37 +255,44 @@ class Face:
             return whole(refusal.status, refusal.body, keep_alive=call.keep_alive)
 
     def _begin(self, connection: int, link: _Link, call: Call) -> bytes:
-        ask = read_ask(self._profile, COMPLETIONS[call.path], call.headers, call.body, self._rules)
+        request = read_completion_request(self._profile, COMPLETIONS[call.path], call.headers, call.body, self._rules)
         self._requests += 1
         request_id = self._requests
         fault = self._faults.of(request_id, call.headers.get(HEADER))
         if fault is not None and (refusal := fault.refuse(call.keep_alive)) is not None:
             return refusal
         link.request_id, link.route, link.since_ns = request_id, call.path, self._now_ns
-        answer = Answer(ask, request_id, self._epoch_s + self._now_ns // NS_PER_S, call.chunked)
+        answer = CompletionResponse(request, request_id, self._epoch_s + self._now_ns // NS_PER_S, call.chunked)
         fails_tok = None
         if fault is None or fault.kind == SLOW:
             self._answers[request_id] = (connection, answer)
         else:
-            ailing = Ailing(fault, answer, call.keep_alive)
-            self._ailing[request_id] = (connection, ailing)
-            fails_tok = ailing.fails_tok
+            faulty = FaultyStream(fault, answer, call.keep_alive)
+            self._faulty[request_id] = (connection, faulty)
+            fails_tok = faulty.fails_tok
         if fault is not None and fault.kind == SLOW:
-            self._late[request_id] = ask
+            self._late[request_id] = request
             heappush(self._timers, (self._now_ns + (fault.ns or 0), request_id))
         else:
-            self._submit(request_id, ask, fails_tok)
-        if not ask.stream:
+            self._submit(request_id, request, fails_tok)
+        if not request.stream:
             return b""
         link.keep_alive = call.keep_alive and call.chunked
         return stream_head(call.chunked, call.keep_alive, b"" if fault is None else fault.label())
 
-    def _submit(self, request_id: int, ask: Ask, fails_tok: int | None = None) -> None:
-        """To the engine, where it dies of its token number `fails_tok`, if that is said."""
+    def _submit(self, request_id: int, request: CompletionRequest, fails_tok: int | None = None) -> None:
+        """To the engine, where it dies of its token number `fails_tok`, if given."""
         fails = fails_tok is not None
-        output_tokens = ask.output_tokens if fails_tok is None else fails_tok
+        output_tokens = request.output_tokens if fails_tok is None else fails_tok
         self.core.submit(
-            request_id, ask.model, ask.prompt, output_tokens, self._now_ns, ask.priority, ask.max_tokens, fails
+            request_id,
+            request.model,
+            request.prompt,
+            output_tokens,
+            self._now_ns,
+            request.priority,
+            request.max_tokens,
+            fails,
         )
 
     def _admits(self, call: Call) -> bool:

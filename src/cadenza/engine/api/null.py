@@ -26,7 +26,7 @@ _STOP_EVERY_S = 0.05
 _GOLDEN = 0.6180339887498949
 
 
-class Pace(NamedTuple):
+class NullPlan(NamedTuple):
     """What each answer is: `tokens` events, the first after `first_ms` and up to `spread_ms` more, then every `gap_ms`.
 
     The spread keeps answers from ending all at once: request n waits for the fraction of n φ of it (golden ratio).
@@ -60,7 +60,7 @@ class NullServer(NamedTuple):
 
 
 @contextlib.contextmanager
-def serve(pace: Pace, core: int | None = None) -> Iterator[NullServer]:
+def serve(pace: NullPlan, core: int | None = None) -> Iterator[NullServer]:
     """A null server in a process of its own, on `core` if one is named. CadenzaError if it does not come up."""
     context = multiprocessing.get_context("spawn")  # nothing of the parent's memory or sockets in it
     mine, theirs = context.Pipe()
@@ -79,7 +79,7 @@ def serve(pace: Pace, core: int | None = None) -> Iterator[NullServer]:
         mine.close()
 
 
-def _run(pace: Pace, core: int | None, line: Connection) -> None:
+def _run(pace: NullPlan, core: int | None, line: Connection) -> None:
     if core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
     with socket.create_server(("127.0.0.1", 0), backlog=4096) as listener:
@@ -89,7 +89,7 @@ def _run(pace: Pace, core: int | None, line: Connection) -> None:
 
 
 class _Shell:
-    def __init__(self, pace: Pace, listener: socket.socket, line: Connection) -> None:
+    def __init__(self, pace: NullPlan, listener: socket.socket, line: Connection) -> None:
         self._pace = pace
         self._listener = listener
         self._line = line
@@ -160,7 +160,7 @@ class _Shell:
         heapq.heappush(self._due, (time.monotonic_ns() + self._pace.first_ns(request), descriptor, request, 0))
 
 
-def _phrases(pace: Pace) -> tuple[bytes, bytes, bytes]:
+def _phrases(pace: NullPlan) -> tuple[bytes, bytes, bytes]:
     """What every answer begins with, each of its tokens, and its end."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     shape = '{"id":"null","object":"chat.completion.chunk","created":1,"model":"null","choices":[%s]%s}'

@@ -11,7 +11,7 @@ from cadenza.engine.api.fields import Fields, JsonObject, RefusalError, bad, par
 from cadenza.engine.api.http import Call, bodiless, json_bytes, whole
 from cadenza.engine.api.text import Vocabulary, encode
 from cadenza.engine.core.core import Core
-from cadenza.engine.core.metrics import Answers
+from cadenza.engine.core.metrics import HttpCounts
 from cadenza.engine.profile import Profile
 
 COMPLETIONS = {"/v1/chat/completions": True, "/v1/completions": False}
@@ -44,7 +44,7 @@ class Pages:
         compat_metrics: bool = False,
         log_stats: bool = True,
     ) -> None:
-        self.counts = Answers()
+        self.counts = HttpCounts()
         self._profile = profile
         self._core = core
         self._compat_metrics = compat_metrics
@@ -81,10 +81,10 @@ class Pages:
         if page is not None and page.body is None and call.method in page.methods:
             return None
         try:
-            said = self._answer(call, page, now_ns)
+            output = self._answer(call, page, now_ns)
         except RefusalError as refusal:
-            said = whole(refusal.status, refusal.body, keep_alive=call.keep_alive)
-        return bodiless(said) if call.method == "HEAD" else said
+            output = whole(refusal.status, refusal.body, keep_alive=call.keep_alive)
+        return bodiless(output) if call.method == "HEAD" else output
 
     def _answer(self, call: Call, page: _Page | None, now_ns: int) -> bytes:
         keep_alive = call.keep_alive

@@ -1,7 +1,7 @@
-"""The engine's socket shell: one thread that carries bytes between non-blocking sockets and the `Face`, on time.
+"""The engine's socket shell: one thread that carries bytes between non-blocking sockets and the `HttpApi`, on time.
 
 All events of a step fall due at one instant, and computing the step takes a while (some 2 ms for 500 streams). So it
-is taken from the face that much before its time, and held; at its time there is nothing left to do but to send.
+is taken from the API that much before its time, and held; at its time there is nothing left to do but to send.
 """
 
 import gc
@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cadenza.clock import NS_PER_S
-from cadenza.engine.api.http_api import Face
-from cadenza.engine.api.http import Saying
+from cadenza.engine.api.http import Output
+from cadenza.engine.api.http_api import HttpApi
 from cadenza.errors import UsageError
 
 _READ_BYTES = 64 << 10
@@ -29,7 +29,7 @@ _STOP_EVERY_NS = 100_000_000
 _BACKLOG = 4096
 # How long before a deadline the engine stops sleeping.
 _LOOK_S = 0.0003
-# How much earlier than it is due a step is taken from the face: as long as such steps took, and a late awakening more.
+# How much earlier than it is due a step is taken from the API: as long as such steps took, and a late awakening more.
 _AWAKENING_NS = 400_000
 _MAX_LEAD_NS = 8_000_000
 _LEAD_FADES = 1 / 64
@@ -50,17 +50,17 @@ class _Link:
         self.ending = False
 
 
-class Server:
+class SocketServer:
     """A reactor over one listening socket. Engine time is monotonic time since its start, times `speed`.
 
-    The face may be ahead of it by the lead, 8 ms at most: a request that comes in meanwhile arrives, to the face, with
+    The API may be ahead of it by the lead, 8 ms at most: a request that comes in meanwhile arrives, to the API, with
     the step that it has already taken. Nothing leaves before its time, the answers of pages included.
     """
 
     def __init__(
-        self, face: Face, listener: socket.socket, speed: float, tick: Callable[[int], None] | None = None
+        self, api: HttpApi, listener: socket.socket, speed: float, tick: Callable[[int], None] | None = None
     ) -> None:
-        self._face = face
+        self._api = api
         self._tick = tick
         self._speed = speed
         self._start_ns = time.monotonic_ns()
@@ -71,7 +71,7 @@ class Server:
         self._links: dict[int, _Link] = {}
         self._count = 0
         self._lead_ns = _AWAKENING_NS
-        self._held: tuple[int, list[tuple[int, Saying]]] | None = None
+        self._held: tuple[int, list[tuple[int, Output]]] | None = None
         self._collected_ns = self._start_ns
         self._collecting_s = 0.0
 
@@ -101,7 +101,7 @@ class Server:
     def _advance(self) -> int | None:
         """Take what is due within the lead, say what is due; when to be asked again, None: when bytes have come."""
         if self._held is None:
-            due = self._face.next_ns()
+            due = self._api.next_ns()
             if due is None:
                 return None
             now_ns, lead_ns = self._engine_ns(), int(self._lead_ns * self._speed)
@@ -109,16 +109,16 @@ class Server:
                 return due - lead_ns
             due = max(due, now_ns)
             begun = time.monotonic_ns()
-            self._held = (due, self._face.take(due))
+            self._held = (due, self._api.take(due))
             took_ns = time.monotonic_ns() - begun + _AWAKENING_NS
             # The longest of late, since steps and single first tokens alternate.
             self._lead_ns = min(max(took_ns, int(self._lead_ns * (1 - _LEAD_FADES))), _MAX_LEAD_NS)
-        due, said = self._held
+        due, output = self._held
         now_ns = self._engine_ns()
         if due > now_ns:
             return due
         self._held = None
-        self._say(said)
+        self._say(output)
         return now_ns
 
     def _wait(self, due_ns: int | None) -> None:
@@ -178,14 +178,14 @@ class Server:
         if not data:
             self._drop(link)
         elif not link.ending:
-            self._face.receive(link.number, data, now_ns)
+            self._api.receive(link.number, data, now_ns)
 
-    def _say(self, said: list[tuple[int, Saying]]) -> None:
-        if len(dict(said)) < len(said):
-            self._say_together(said)
+    def _say(self, output: list[tuple[int, Output]]) -> None:
+        if len(dict(output)) < len(output):
+            self._say_together(output)
             return
         links = self._links
-        for number, data in said:
+        for number, data in output:
             link = links.get(number)
             if link is None:
                 continue
@@ -204,10 +204,10 @@ class Server:
                 link.queued += data[sent:]
                 self._flush(link)
 
-    def _say_together(self, said: list[tuple[int, Saying]]) -> None:
+    def _say_together(self, output: list[tuple[int, Output]]) -> None:
         """All that there is for a client in one piece: where several of its events are late, or some still waits."""
         touched = {}
-        for number, data in said:
+        for number, data in output:
             link = self._links.get(number)
             if link is None or link.ending:
                 continue
@@ -243,7 +243,7 @@ class Server:
             self._end(link)
 
     def _end(self, link: _Link) -> None:
-        # Half a close: a full one, with bytes of the client's still unread, would reset what we just said.
+        # Half a close: a full one, with bytes of the client's still unread, would reset what we just sent.
         try:
             link.sock.shutdown(socket.SHUT_WR)
         except OSError:
@@ -260,7 +260,7 @@ class Server:
         self._selector.unregister(link.sock)
         link.sock.close()
         del self._links[link.number]
-        self._face.receive(link.number, b"", self._engine_ns())
+        self._api.receive(link.number, b"", self._engine_ns())
         if not self._accepting:
             self._selector.register(self._listener, selectors.EVENT_READ, None)
             self._accepting = True
@@ -309,7 +309,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def serve(
-    face: Face,
+    api: HttpApi,
     host: str,
     port: int,
     speed: float,
@@ -317,16 +317,16 @@ def serve(
     stop: Callable[[], bool] = lambda: False,
     tick: Callable[[int], None] | None = None,
 ) -> None:
-    """Serve `face` until SIGINT, SIGTERM or `stop()`; `ready` is told the URL once connections are taken.
+    """Serve `api` until SIGINT, SIGTERM or `stop()`; `ready` is told the URL once connections are taken.
 
-    `port` 0 takes a free one; `tick` see `Server.run`. Raises UsageError where it cannot listen.
+    `port` 0 takes a free one; `tick` see `SocketServer.run`. Raises UsageError where it cannot listen.
     """
     listener = listen(host, port)
     address = listener.getsockname()
     name = f"[{address[0]}]" if listener.family == socket.AF_INET6 else address[0]
     if not ipaddress.ip_address(address[0].partition("%")[0]).is_loopback:
         print(f"warning: listening on {name}, where other machines can reach it", file=sys.stderr)
-    server = Server(face, listener, speed, tick)
+    server = SocketServer(api, listener, speed, tick)
     try:
         with _signalled() as signalled, _collected_by_hand():
             ready(f"http://{name}:{address[1]}")

@@ -71,17 +71,17 @@ class Vocabulary:
     """
 
     def __init__(self, most: int = 1 << 16) -> None:
-        said = [*_SENTENCE.split(), "assistant"]
-        self._words = dict(zip(encode(" ".join(said)), said, strict=True)) | _SPECIAL
+        known = [*_SENTENCE.split(), "assistant"]
+        self._words = dict(zip(encode(" ".join(known)), known, strict=True)) | _SPECIAL
         self._room = most
 
     def learn(self, texts: Iterable[str]) -> None:
         """Remember the words of texts (of roles, too)."""
         for text in texts:
-            for said in text.split():
-                token = crc32(said.encode(errors="surrogatepass"))
+            for spelling in text.split():
+                token = crc32(spelling.encode(errors="surrogatepass"))
                 if self._room and token not in self._words:
-                    self._words[token] = said
+                    self._words[token] = spelling
                     self._room -= 1
 
     def pieces(self, ids: Iterable[int]) -> list[str]:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cadenza.engine.board import faults
-from cadenza.engine.board.card import IDLE, Activity, Card, load
-from cadenza.engine.board.faults import Fault, Line, Message
-from cadenza.engine.board.state import BUSES, CardState, Seat, Status, read, seat
+from cadenza.engine.board.card import IDLE, Activity, CardModel, load
+from cadenza.engine.board.faults import BoardFault, KernelLine, Message
+from cadenza.engine.board.state import BUSES, CardIdentity, CardState, Status, identify, read
 from cadenza.engine.board.sysfs import Tree, board_texts
 from cadenza.engine.board.thermal import ThermalModel
 from cadenza.errors import UsageError
@@ -19,9 +19,9 @@ _WARN_EVERY_NS = 60 * 10**9
 class _Slot:
     """One card in its place."""
 
-    def __init__(self, card: Card, seat: Seat) -> None:
+    def __init__(self, card: CardModel, identity: CardIdentity) -> None:
         self.card = card
-        self.seat = seat
+        self.identity = identity
         self.model = ThermalModel(card, 0)
         self.activity = IDLE
         self.resetting_until_ns = 0
@@ -34,29 +34,29 @@ class _Slot:
         return "resetting" if now_ns < self.resetting_until_ns else "ok"
 
     def read(self, now_ns: int) -> CardState:
-        return read(self.model, self.seat, self.activity, self.status(now_ns))
+        return read(self.model, self.identity, self.activity, self.status(now_ns))
 
 
 class Board:
     """Cards that follow their load. The first `advance` or `inject` sets the time; from there it only goes forward."""
 
-    def __init__(self, cards: Sequence[Card], seed: int) -> None:
+    def __init__(self, cards: Sequence[CardModel], seed: int) -> None:
         """The same cards and seed give the same ids, and the same calls the same files.
 
         UsageError for no card, for more than eight, and for a card whose files this board does not know.
         """
         if not 1 <= len(cards) <= len(BUSES):
             raise UsageError(f"a board holds 1 to {len(BUSES)} cards, not {len(cards)}")
-        self._slots = [_Slot(card, seat(place, seed)) for place, card in enumerate(cards)]
+        self._slots = [_Slot(card, identify(place, seed)) for place, card in enumerate(cards)]
         for slot in self._slots:
             try:
-                board_texts([(slot.card, slot.seat, slot.read(0))], 1)
+                board_texts([(slot.card, slot.identity, slot.read(0))], 1)
             except KeyError as error:
                 raise UsageError(f"card {slot.card.name}: its file tells nothing about {error}") from None
         self._now_ns: int | None = None
-        self._due: list[tuple[int, int, Fault]] = []
+        self._due: list[tuple[int, int, BoardFault]] = []
         self._injected = 0
-        self._pending: list[tuple[int, Line]] = []  # kernel lines not yet logged, also those of the near future
+        self._pending: list[tuple[int, KernelLine]] = []  # kernel lines not yet logged, also those of the near future
         self._log: list[Message] = []
         self._sequence = 0
         self._shown = 0
@@ -68,7 +68,7 @@ class Board:
         return cls([load(name) for name in names], seed)
 
     @property
-    def cards(self) -> tuple[Card, ...]:
+    def cards(self) -> tuple[CardModel, ...]:
         """The cards, lost ones too, in order."""
         return tuple(slot.card for slot in self._slots)
 
@@ -92,7 +92,7 @@ class Board:
             self._strike(fault, due_ns)
         self._integrate(now_ns, activities)
 
-    def inject(self, fault: Fault, now_ns: int) -> None:
+    def inject(self, fault: BoardFault, now_ns: int) -> None:
         """Let `fault` happen `fault.after_ns` after `now_ns`; UsageError if there is no such card."""
         if not 0 <= fault.card < len(self._slots):
             raise UsageError(f"board fault {fault.kind}: no card {fault.card}; the last one is {len(self._slots) - 1}")
@@ -112,7 +112,9 @@ class Board:
         """
         if self._tree is None or self._tree[0] != root:
             self._tree, self._shown = (root, Tree(root)), 0
-        there = [(slot.card, slot.seat, slot.read(self._now_ns or 0)) for slot in self._slots if not slot.model.lost]
+        there = [
+            (slot.card, slot.identity, slot.read(self._now_ns or 0)) for slot in self._slots if not slot.model.lost
+        ]
         generation = 1 + len(self._slots) - len(there)
         self._tree[1].update(board_texts(there, generation), self._log[self._shown :])
         self._shown = len(self._log)
@@ -122,7 +124,7 @@ class Board:
             self._now_ns = now_ns
             for slot in self._slots:
                 slot.model.now_ns = now_ns
-            self._say(now_ns, [Line(0, "[drm] amdgpu kernel modesetting enabled.")])
+            self._say(now_ns, [KernelLine(0, "[drm] amdgpu kernel modesetting enabled.")])
 
     def _integrate(self, now_ns: int, activities: Sequence[Activity]) -> None:
         assert self._now_ns is not None
@@ -148,15 +150,15 @@ class Board:
             slot.model.advance(now_ns, activity)
         for at_ns, event in slot.model.events:
             if event == "shutdown":
-                self._say(at_ns, faults.shut_down(slot.seat))
+                self._say(at_ns, faults.shut_down(slot.identity))
             elif slot.card.throttle_line and at_ns - slot.warned_ns >= _WARN_EVERY_NS:
                 slot.warned_ns = at_ns
-                self._say(at_ns, faults.throttle(slot.seat, slot.card.throttle_line))
+                self._say(at_ns, faults.throttle(slot.identity, slot.card.throttle_line))
         slot.model.events.clear()
         if slot.model.lost:
             slot.activity = IDLE
 
-    def _strike(self, fault: Fault, now_ns: int) -> None:
+    def _strike(self, fault: BoardFault, now_ns: int) -> None:
         if fault.kind == "log-overrun":
             self._say(now_ns, faults.overrun())
             return
@@ -168,13 +170,13 @@ class Board:
         elif fault.kind == "fallen-off":
             slot.model.lose()
             slot.activity = IDLE
-            self._say(now_ns, faults.fall_off(slot.seat, slot.card.kfd.properties["device_id"]))
+            self._say(now_ns, faults.fall_off(slot.identity, slot.card.kfd.properties["device_id"]))
         elif fault.kind == "ring-timeout":
             slot.resets += 1
             slot.resetting_until_ns = now_ns + faults.RESET_US * 1000
-            self._say(now_ns, faults.time_out(slot.seat, slot.resets))
+            self._say(now_ns, faults.time_out(slot.identity, slot.resets))
         else:
             self._say(now_ns, faults.run_out())
 
-    def _say(self, now_ns: int, lines: Sequence[Line]) -> None:
+    def _say(self, now_ns: int, lines: Sequence[KernelLine]) -> None:
         self._pending += [(now_ns + line.after_us * 1000, line) for line in lines]

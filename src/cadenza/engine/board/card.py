@@ -77,13 +77,13 @@ class Fan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Duct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Someone else's fan before a card that has none: the stream it gives, and the one that `Soak` was seen at."""
+    """A case fan in front of a card without a fan: its airflow, and the airflow at which `SteadyState` was measured."""
 
     airflow_m3_h: float
     soak_airflow_m3_h: float
 
 
-class Soak(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SteadyState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A steady state that the model passes through exactly: what the card does in it, and how warm it then is."""
 
     busy: float
@@ -103,7 +103,7 @@ class Sensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shutdown_c: float
 
 
-class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PcieLink(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     width: int
     speed: str
     idle_speed: str
@@ -111,7 +111,7 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle_tenths_gt_s: int
 
 
-class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GpuMetricsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which gpu_metrics the driver gives; `bits` of its chip-dependent throttle mask by reason, none if unknown."""
 
     version: Literal["v1_0", "v1_3", "v1_5"]
@@ -147,7 +147,7 @@ class Files(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     connectors: tuple[str, ...] = ()
 
 
-class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CardModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A card; `throttle_line` is what its driver logs when it throttles for heat, if anything."""
 
     name: str
@@ -156,10 +156,10 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     power: Power
     clock: Clock
     cooler: Cooler
-    soak: Soak
+    steady: SteadyState = msgspec.field(name="soak")
     sensors: dict[Literal["edge", "junction", "memory"], Sensor]
-    link: Link
-    metrics: Metrics
+    link: PcieLink
+    metrics: GpuMetricsFile
     kfd: Kfd
     files: Files
     fan: Fan | None = None
@@ -169,17 +169,17 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if (self.fan is None) == (self.duct is None):
             raise ValueError("a card has either a [fan] of its own or stands in a [duct]")
-        if self.fan is not None and self.soak.pwm is None:
+        if self.fan is not None and self.steady.pwm is None:
             raise ValueError("[soak] of a card with a fan needs its pwm")
-        if self.soak.sink_c <= self.cooler.ambient_c:
+        if self.steady.sink_c <= self.cooler.ambient_c:
             raise ValueError("[soak] sink_c is not above [cooler] ambient_c: no heat would flow")
         if not 0 < self.clock.idle_mhz < self.clock.load_mhz:
             raise ValueError("[clock] idle_mhz is not between 0 and load_mhz")
 
     def working(self, share: float, vram_used_bytes: int) -> Activity:
-        """The activity of the soak that this card was calibrated at, for `share` (0 to 1) of an interval."""
-        soak = self.soak
-        return Activity(share * soak.busy, share * soak.memory_busy, vram_used_bytes, share * soak.waiting)
+        """The activity in the steady state that this card was calibrated at, for `share` (0 to 1) of an interval."""
+        steady = self.steady
+        return Activity(share * steady.busy, share * steady.memory_busy, vram_used_bytes, share * steady.waiting)
 
 
 def names() -> list[str]:
@@ -188,7 +188,7 @@ def names() -> list[str]:
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
-def load(name: str) -> Card:
+def load(name: str) -> CardModel:
     """The card called `name`, or described by the file of that name if it ends in .toml.
 
     UsageError for a name that does not exist and for a file that cannot be used.
@@ -201,6 +201,6 @@ def load(name: str) -> Card:
         else:
             known = ", ".join(names())
             raise UsageError(f"no simulated board knows the card '{name}'; there are: {known}, or a .toml file")
-        return msgspec.convert(tomllib.loads(text), Card)
+        return msgspec.convert(tomllib.loads(text), CardModel)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise UsageError(f"the card file {name} cannot be used: {error}") from None

@@ -5,7 +5,7 @@ import re
 from typing import Literal, NamedTuple, get_args
 
 from cadenza.engine.board.kfd import PID
-from cadenza.engine.board.state import Seat
+from cadenza.engine.board.state import CardIdentity
 from cadenza.errors import UsageError
 
 Kind = Literal["overheat", "fallen-off", "ring-timeout", "kfd-oom", "log-overrun"]
@@ -21,9 +21,10 @@ _LONGEST_S = 1e9
 
 # Levels of printk.
 _EMERG, _ERR, _WARNING, _INFO = 0, 3, 4, 6
+_PORT = "pcieport 0000:00:01.1"
 
 
-class Fault(NamedTuple):
+class BoardFault(NamedTuple):
     """`kind` befalls the card at index `card`, `after_ns` after it was injected."""
 
     kind: Kind
@@ -31,7 +32,7 @@ class Fault(NamedTuple):
     after_ns: int = 0
 
 
-class Line(NamedTuple):
+class KernelLine(NamedTuple):
     """A kernel line, `after_us` microseconds after the event; `vanished` records before it were overwritten."""
 
     after_us: int
@@ -49,7 +50,7 @@ class Message(NamedTuple):
     text: str
 
 
-def parse_fault(text: str) -> Fault:
+def parse_fault(text: str) -> BoardFault:
     """`KIND[:CARD][@SECONDS]`, as in "overheat:0@600s"; card 0 and at once if not said, the s may be left out.
 
     A `log-overrun` is no card's. UsageError says which part is wrong.
@@ -68,7 +69,7 @@ def parse_fault(text: str) -> Fault:
         after_s = math.nan
     if not 0 <= after_s <= _LONGEST_S:
         raise UsageError(f"board fault '{text}': after @ stands a time in seconds, as in @600s, not '{seconds}'")
-    return Fault(kind, int(card) if colon else 0, round(after_s * 1e9))
+    return BoardFault(kind, int(card) if colon else 0, round(after_s * 1e9))
 
 
 def stamp(at_ns: int, text: str) -> str:
@@ -93,53 +94,57 @@ def record(message: Message) -> bytes:
     return b"%d,%d,%d,-;%s\n%s" % (message.level, message.sequence, message.at_ns // 1000, text, about)
 
 
-def fall_off(seat: Seat, device_id: int) -> list[Line]:
+def fall_off(identity: CardIdentity, device_id: int) -> list[KernelLine]:
     """The card no longer answers on the bus, and cannot be brought back (-19 is ENODEV)."""
-    pci, amdgpu = f"amdgpu {seat.slot}:", f"amdgpu {seat.slot}: amdgpu:"
+    pci, amdgpu = f"amdgpu {identity.slot}:", f"amdgpu {identity.slot}: amdgpu:"
     bus_error = "PCIe Bus Error: severity=Uncorrectable (Fatal)"
     return [
-        Line(0, f"pcieport 0000:00:01.1: AER: Uncorrectable (Fatal) error message received from {seat.slot}", _ERR),
-        Line(1, f"{pci} {bus_error}, type=Inaccessible, (Unregistered Agent ID)", _ERR),
-        Line(2, f"{pci}   device [1002:{device_id:04x}] error status/mask=ffffffff/ffffffff", _ERR),
-        Line(3, f"{amdgpu} GPU reset begin!"),
-        Line(1_000_000, f"{amdgpu} GPU Recovery Failed: -19", _ERR),
+        KernelLine(
+            0, f"pcieport 0000:00:01.1: AER: Uncorrectable (Fatal) error message received from {identity.slot}", _ERR
+        ),
+        KernelLine(1, f"{pci} {bus_error}, type=Inaccessible, (Unregistered Agent ID)", _ERR),
+        KernelLine(2, f"{pci}   device [1002:{device_id:04x}] error status/mask=ffffffff/ffffffff", _ERR),
+        KernelLine(3, f"{amdgpu} GPU reset begin!"),
+        KernelLine(1_000_000, f"{amdgpu} GPU Recovery Failed: -19", _ERR),
     ]
 
 
-def time_out(seat: Seat, resets: int) -> list[Line]:
+def time_out(identity: CardIdentity, resets: int) -> list[KernelLine]:
     """A compute ring hangs, and the whole card is reset for it; `resets` counts them, this one included."""
-    amdgpu = f"amdgpu {seat.slot}: amdgpu:"
+    amdgpu = f"amdgpu {identity.slot}: amdgpu:"
     signaled = 1200 + 4 * resets
     return [
-        Line(0, f"{amdgpu} ring comp_1.0.1 timeout, signaled seq={signaled}, emitted seq={signaled + 2}", _ERR),
-        Line(39, f"{amdgpu} Process information: process cadenza pid {PID} thread cadenza pid {PID}", _ERR),
-        Line(54, f"{amdgpu} GPU reset begin!"),
-        Line(439_000, f"{amdgpu} MODE1 reset"),
-        Line(959_000, f"{amdgpu} GPU reset succeeded, trying to resume"),
-        Line(RESET_US, f"{amdgpu} GPU reset({resets}) succeeded!"),
+        KernelLine(0, f"{amdgpu} ring comp_1.0.1 timeout, signaled seq={signaled}, emitted seq={signaled + 2}", _ERR),
+        KernelLine(39, f"{amdgpu} Process information: process cadenza pid {PID} thread cadenza pid {PID}", _ERR),
+        KernelLine(54, f"{amdgpu} GPU reset begin!"),
+        KernelLine(439_000, f"{amdgpu} MODE1 reset"),
+        KernelLine(959_000, f"{amdgpu} GPU reset succeeded, trying to resume"),
+        KernelLine(RESET_US, f"{amdgpu} GPU reset({resets}) succeeded!"),
     ]
 
 
-def run_out() -> list[Line]:
+def run_out() -> list[KernelLine]:
     """The line of one published report; no kernel source we know prints it (-12 is ENOMEM)."""
-    return [Line(0, "amdgpu: Failed to allocate kfd ring buffer: -12", _ERR)]
+    return [KernelLine(0, "amdgpu: Failed to allocate kfd ring buffer: -12", _ERR)]
 
 
-def throttle(seat: Seat, text: str) -> list[Line]:
+def throttle(identity: CardIdentity, text: str) -> list[KernelLine]:
     """The driver's own warning, where it has one."""
-    return [Line(0, f"amdgpu {seat.slot}: amdgpu: {text}", _WARNING)]
+    return [KernelLine(0, f"amdgpu {identity.slot}: amdgpu: {text}", _WARNING)]
 
 
-def shut_down(seat: Seat) -> list[Line]:
+def shut_down(identity: CardIdentity) -> list[KernelLine]:
     """A sensor reached its last limit. The real driver then powers the whole host off; here the card is lost."""
-    amdgpu = f"amdgpu {seat.slot}: amdgpu: ERROR:"
+    amdgpu = f"amdgpu {identity.slot}: amdgpu: ERROR:"
     return [
-        Line(0, f"{amdgpu} GPU over temperature range(SW CTF) detected!", _EMERG),
-        Line(1, f"{amdgpu} System is going to shutdown due to GPU SW CTF!", _EMERG),
+        KernelLine(0, f"{amdgpu} GPU over temperature range(SW CTF) detected!", _EMERG),
+        KernelLine(1, f"{amdgpu} System is going to shutdown due to GPU SW CTF!", _EMERG),
     ]
 
 
-def overrun() -> list[Line]:
+def overrun() -> list[KernelLine]:
     """A flood of corrected link errors outruns whoever reads; its last line is still there."""
     port = "0000:00:01.1"
-    return [Line(0, f"pcieport {port}: AER: Multiple Corrected error message received from {port}", vanished=OVERRUN)]
+    return [
+        KernelLine(0, f"pcieport {port}: AER: Multiple Corrected error message received from {port}", vanished=OVERRUN)
+    ]

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from cadenza.engine.board.card import Card
-from cadenza.engine.board.state import CardState, Member, Seat, Texts
+from cadenza.engine.board.card import CardModel
+from cadenza.engine.board.state import CardIdentity, CardState, Member, Texts
 
 PID = 4321  # of the engine, as the tree and the log tell it
 _NODES = "class/kfd/kfd/topology/nodes"
@@ -73,7 +73,7 @@ def kfd_texts(members: Sequence[Member]) -> Texts:
 
 
 def _node_texts(node: int, member: Member, members: Sequence[Member]) -> Texts:
-    card, seat, _ = member
+    card, identity, _ = member
     kfd, folder = card.kfd, f"{_NODES}/{node}"
     peers = [other for other, (them, _, _) in enumerate(members, 1) if other != node and them.kfd.peers == kfd.peers]
     links = [_link(node, 0, "host")] + [_link(node, peer, "xgmi") for peer in peers if kfd.peers == "xgmi"]
@@ -83,9 +83,9 @@ def _node_texts(node: int, member: Member, members: Sequence[Member]) -> Texts:
         "caches_count": len(kfd.caches),
         "io_links_count": len(links),
         "p2p_links_count": len(direct),
-        "location_id": seat.bus << 8,
-        "drm_render_minor": seat.render_minor,
-        "unique_id": seat.unique_id if "unique_id" in card.files.live else 0,
+        "location_id": identity.bus << 8,
+        "drm_render_minor": identity.render_minor,
+        "unique_id": identity.unique_id if "unique_id" in card.files.live else 0,
     }
     known |= kfd.properties
     properties = {name: known.get(name, 0) for name in (*_KFD_LINES, *_KFD_GPU_LINES)}
@@ -97,7 +97,7 @@ def _node_texts(node: int, member: Member, members: Sequence[Member]) -> Texts:
         "mem_clk_max": kfd.memory_mhz,
     }
     texts = {
-        f"{folder}/gpu_id": f"{seat.gpu_id}\n".encode(),
+        f"{folder}/gpu_id": f"{identity.gpu_id}\n".encode(),
         f"{folder}/name": f"{kfd.name}\n".encode(),
         f"{folder}/properties": _lines(properties | {"max_engine_clk_ccompute": 3500}),
         f"{folder}/mem_banks/0/properties": _lines(bank),
@@ -142,22 +142,22 @@ def _link(node: int, to: int, kind: str) -> bytes:
     )
 
 
-def _process_texts(card: Card, seat: Seat, state: CardState) -> Texts:
+def _process_texts(card: CardModel, identity: CardIdentity, state: CardState) -> Texts:
     """`proc/PID` of the engine on this card; only gfx9 tells how many of its compute units are occupied."""
     folder = f"class/kfd/kfd/proc/{PID}"
     properties = card.kfd.properties
     texts = {
         f"{folder}/pasid": b"32769\n",
-        f"{folder}/vram_{seat.gpu_id}": f"{state.vram_used_bytes}\n".encode(),
-        f"{folder}/sdma_{seat.gpu_id}": b"0\n",
-        f"{folder}/stats_{seat.gpu_id}/evicted_ms": b"0\n",
-        f"{folder}/queues/{seat.place}/gpuid": f"{seat.gpu_id}\n".encode(),
-        f"{folder}/queues/{seat.place}/size": b"4096\n",
-        f"{folder}/queues/{seat.place}/type": b"0\n",
+        f"{folder}/vram_{identity.gpu_id}": f"{state.vram_used_bytes}\n".encode(),
+        f"{folder}/sdma_{identity.gpu_id}": b"0\n",
+        f"{folder}/stats_{identity.gpu_id}/evicted_ms": b"0\n",
+        f"{folder}/queues/{identity.place}/gpuid": f"{identity.gpu_id}\n".encode(),
+        f"{folder}/queues/{identity.place}/size": b"4096\n",
+        f"{folder}/queues/{identity.place}/type": b"0\n",
     }
     if properties["gfx_target_version"] < 100000:
         units = properties["simd_count"] // properties["simd_per_cu"]
-        texts[f"{folder}/stats_{seat.gpu_id}/cu_occupancy"] = f"{round(units * state.busy)}\n".encode()
+        texts[f"{folder}/stats_{identity.gpu_id}/cu_occupancy"] = f"{round(units * state.busy)}\n".encode()
     return texts
 
 

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from cadenza.engine.board.card import Card
+from cadenza.engine.board.card import CardModel
 from cadenza.engine.board.state import CardState
 
 Value = int | Sequence[int | None] | None
@@ -85,7 +85,7 @@ def encode(version: str, values: Mapping[str, Value]) -> bytes:
     return bytes(data)
 
 
-def measure(card: Card, state: CardState) -> dict[str, Value]:
+def measure(card: CardModel, state: CardState) -> dict[str, Value]:
     """The fields that the card's version has and the model knows; what it does not model is left out."""
     at_work, metrics, link = state.at_work, card.metrics, card.link
     activity, memory = round(100 * state.busy), round(100 * state.memory_busy)

@@ -12,8 +12,8 @@ from cadenza.engine.core.pace import FULL, STOPPED
 class Shadow:
     """Lets `board` follow `core`; with a `root`, its files too. All cards are ranks of one engine: they step together.
 
-    A card at work does what it did in its published soak (`Card.working`), and where the engine hangs it spins: busy
-    to every tool, at little power. vLLM takes its share of the memory when it starts, whatever it then holds:
+    A card at work does what it did in its steady state (`CardModel.working`); where the engine hangs it spins: busy to
+    every tool, at little power. vLLM takes its share of the memory when it starts, whatever it then holds:
     `vram_share` is --gpu-memory-utilization.
 
     And the engine follows the board: the slowest card sets the pace of all. A step takes as much longer as the core

@@ -1,19 +1,19 @@
-"""What is true of one card of a board: who it is (`Seat`) and how it is (`CardState`)."""
+"""What is true of one card of a board: who it is (`CardIdentity`) and how it is (`CardState`)."""
 
 import random
 from typing import Literal, NamedTuple
 
-from cadenza.engine.board.card import Activity, Card
+from cadenza.engine.board.card import Activity, CardModel
 from cadenza.engine.board.thermal import Reason, ThermalModel
 
 Texts = dict[str, bytes]  # files: path below the folder `sys` → content
 Status = Literal["ok", "resetting", "lost"]
 
-# Bus numbers by seat. The first two are those of the sample tree; no machine we know holds more than eight cards.
+# Bus numbers by place. The first two are those of the sample tree; no machine we know holds more than eight cards.
 BUSES = (0x03, 0x43, 0x23, 0x63, 0x83, 0xA3, 0xE3, 0x13)
 
 
-class Seat(NamedTuple):
+class CardIdentity(NamedTuple):
     """Identity of a card: its place in the board, and numbers drawn from the board's seed."""
 
     place: int
@@ -62,11 +62,11 @@ class CardState(NamedTuple):
         return self.busy > 0
 
 
-def seat(place: int, seed: int) -> Seat:
+def identify(place: int, seed: int) -> CardIdentity:
     """The card at `place`; the same seed gives the same ids."""
     dice = random.Random(f"board {seed} {place}")
     bus = BUSES[place]
-    return Seat(
+    return CardIdentity(
         place=place,
         slot=f"0000:{bus:02x}:00.0",
         bus=bus,
@@ -77,7 +77,7 @@ def seat(place: int, seed: int) -> Seat:
     )
 
 
-def read(model: ThermalModel, seat: Seat, activity: Activity, status: Status) -> CardState:
+def read(model: ThermalModel, identity: CardIdentity, activity: Activity, status: Status) -> CardState:
     """The state of `model`, which did `activity` until now."""
     clock, draw = model.card.clock, model.draw
     busy = min(1.0, activity.busy + activity.waiting)
@@ -86,7 +86,7 @@ def read(model: ThermalModel, seat: Seat, activity: Activity, status: Status) ->
     share = max(0.0, (sclk_mhz - clock.idle_mhz) / (clock.load_mhz - clock.idle_mhz))
     return CardState(
         name=model.card.name,
-        slot=seat.slot,
+        slot=identity.slot,
         status=status,
         at_ns=model.now_ns,
         busy=busy,
@@ -109,4 +109,4 @@ def read(model: ThermalModel, seat: Seat, activity: Activity, status: Status) ->
     )
 
 
-Member = tuple[Card, Seat, CardState]
+Member = tuple[CardModel, CardIdentity, CardState]

@@ -13,7 +13,7 @@ ceiling and the limits are looked at on the ticks alone, as a card's own control
 import math
 from typing import Literal, NamedTuple
 
-from cadenza.engine.board.card import Activity, Card, Sensor
+from cadenza.engine.board.card import Activity, CardModel, Sensor
 
 Reason = Literal["edge", "junction", "memory", "ppt"]
 
@@ -51,7 +51,7 @@ class ThermalModel:
     energy_j         all energy drawn
     """
 
-    def __init__(self, card: Card, start_ns: int) -> None:
+    def __init__(self, card: CardModel, start_ns: int) -> None:
         self.card = card
         self.now_ns = start_ns
         self.events: list[tuple[int, Literal["throttle", "shutdown"]]] = []
@@ -72,15 +72,15 @@ class ThermalModel:
         self._sink_c = card.cooler.ambient_c + card.power.idle_w / self._conductance
 
     def _calibrate(self) -> None:
-        power, soak, cooler = self.card.power, self.card.soak, self.card.cooler
-        use = soak.busy + power.spinning * soak.waiting
+        power, steady, cooler = self.card.power, self.card.steady, self.card.cooler
+        use = steady.busy + power.spinning * steady.waiting
         die_w = power.idle_w - power.memory_idle_w + power.core_w * use
-        memory_w = power.memory_idle_w + power.memory_w * soak.memory_busy
-        self._edge_k_per_w = (soak.edge_c - soak.sink_c) / die_w
-        self._junction_k_per_w = (soak.junction_c - soak.sink_c) / die_w
-        self._memory_k_per_w = (soak.memory_c - soak.sink_c) / memory_w
-        flow = self._rpm(soak.pwm) / self.card.fan.max_rpm if self.card.fan and soak.pwm is not None else 1.0
-        conductance = (die_w + memory_w) / (soak.sink_c - cooler.ambient_c)
+        memory_w = power.memory_idle_w + power.memory_w * steady.memory_busy
+        self._edge_k_per_w = (steady.edge_c - steady.sink_c) / die_w
+        self._junction_k_per_w = (steady.junction_c - steady.sink_c) / die_w
+        self._memory_k_per_w = (steady.memory_c - steady.sink_c) / memory_w
+        flow = self._rpm(steady.pwm) / self.card.fan.max_rpm if self.card.fan and steady.pwm is not None else 1.0
+        conductance = (die_w + memory_w) / (steady.sink_c - cooler.ambient_c)
         self._forced_w_per_k = (conductance - cooler.still_w_per_k) / math.pow(flow, _TURBULENT)
 
     @property

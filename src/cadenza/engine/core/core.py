@@ -1,7 +1,7 @@
 """The engine itself, on virtual nanoseconds: requests in, tokens out. No sockets, no wall time, integers only.
 
 A model is served by an `Instance`: a scheduler with its KV blocks, a timing law, and one of two clocks. `Stepped`
-computes every token in steps; `Beside` has the prefill beside them, for laws that were published that way.
+computes every token in steps; `ParallelPrefill` has the prefill beside them, for laws that were published that way.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,10 +10,10 @@ from fractions import Fraction
 
 import msgspec
 
-from cadenza.engine.core.metrics import Answers, Gauges, Metrics
+from cadenza.engine.core.metrics import Gauges, HttpCounts, Metrics
 from cadenza.engine.core.outbox import Outbox, Token
 from cadenza.engine.core.pace import Pace
-from cadenza.engine.core.parallel_prefill import Beside
+from cadenza.engine.core.parallel_prefill import ParallelPrefill
 from cadenza.engine.core.scheduler import Scheduler, Step
 from cadenza.engine.core.sequence import Limits, Sequence
 from cadenza.engine.core.stepped import Stepped
@@ -43,8 +43,8 @@ class Instance:
         self.scheduler = Scheduler(limits, output_token, trace)
         self._told = self.scheduler.lookup
         self.outbox = Outbox(limits.stream_interval, self.metrics)
-        clock = Stepped if law.prefill_ns(1, 1, 0.5) is None else Beside
-        self.clock: Stepped | Beside = clock(law, self.scheduler, self.outbox, f"{seed} {model}")
+        clock = Stepped if law.prefill_ns(1, 1, 0.5) is None else ParallelPrefill
+        self.clock: Stepped | ParallelPrefill = clock(law, self.scheduler, self.outbox, f"{seed} {model}")
 
     @property
     def in_system(self) -> int:
@@ -185,7 +185,7 @@ class Core:
         now_ns: int,
         compat: bool = False,
         openmetrics: bool = False,
-        answers: Answers | None = None,
+        answers: HttpCounts | None = None,
         log_stats: bool = True,
     ) -> bytes:
         """The metrics page as of `now_ns` (`exposition.render`), without `log_stats` that of no engine."""

@@ -212,7 +212,7 @@ class Metrics:
             self.histograms[name].observe(value)
 
 
-class Answers:
+class HttpCounts:
     """HTTP requests answered, as vLLM's server counts them: not those to /metrics, /health, /load, /ping, /version."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ class _Prefill(msgspec.Struct, gc=False):
     whole_ns: int
 
 
-class Beside:
+class ParallelPrefill:
     """Admission, KV blocks and preemption are the scheduler's; time is the law's, in two lanes.
 
     Prefill shares the machine: an admitted request has a remaining fraction of its own TTFT, which falls at the rate

@@ -25,7 +25,7 @@ _HINGE = 8
 _LAST = 16
 
 
-class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CalibratedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One published row: (mean, P50, P99) in ms of TTFT over requests and of token gaps, at one concurrency."""
 
     concurrency: int
@@ -73,7 +73,7 @@ class FitD(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Calibrated:
     """A fit's means, with the spread of the published `rows` around them (or none)."""
 
-    def __init__(self, fit: FitB | FitD, rows: tuple[Row, ...], noise: bool = True) -> None:
+    def __init__(self, fit: FitB | FitD, rows: tuple[CalibratedRow, ...], noise: bool = True) -> None:
         self._fit = fit
         self._noise = noise
         self._ttft_shapes = [(float(row.concurrency), shape(*row.ttft_ms)) for row in rows]
