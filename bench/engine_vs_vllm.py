@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from cadenza.clock import NS_PER_MS, NS_PER_S
 from cadenza.engine.api import child
-from cadenza.engine.laws.catalogue import make_law
+from cadenza.engine.timing_laws import make_law
 from cadenza.engine.profile import parse
 from cadenza.hardware.batch import Batch
 from cadenza.load.sockets import SocketTransport

@@ -23,6 +23,14 @@ LAYERS = (
     frozenset({"cli"}),
     frozenset({"__main__"}),
 )
+# What each part of the engine may import; "" are its own modules: profile, timing_laws, build.
+ENGINE = {
+    "laws": frozenset({"laws"}),
+    "core": frozenset({"laws", "core"}),
+    "board": frozenset({"core", "board"}),
+    "": frozenset({"laws", "core", ""}),
+    "api": frozenset({"laws", "core", "", "api"}),
+}
 NETWORK = frozenset({"socket", "ssl", "select", "selectors", "asyncio", "subprocess", "http", "urllib", "socketserver"})
 FILES = frozenset({"io", "os", "pathlib", "shutil", "tempfile"})
 PURE = frozenset({"stats", "analysis", "capacity", "arrivals", "wire", "hardware"})
@@ -83,6 +91,23 @@ def find_wrong_directions(source: str, module: str) -> list[str]:
         if below is None or below > level or (below == level and level > 0):
             wrong.append(f"{module}:{line}: {room or 'cadenza'} imports {target}")
     return wrong
+
+
+def find_engine_directions(source: str, module: str) -> list[str]:
+    """Imports between the parts of the engine that its order does not allow."""
+    part = engine_part(module)
+    if part is None:
+        return []
+    others = ((engine_part(i.target), i) for i in read_imports(source, module))
+    return [
+        f"{module}:{i.line}: {part} imports {i.target}" for other, i in others if other not in ENGINE[part] | {None}
+    ]
+
+
+def engine_part(target: str) -> str | None:
+    """laws, core, board or api; "" for the modules of the engine itself, None outside of it."""
+    first, *rest = target.removeprefix("cadenza.").split(".")
+    return None if first != "engine" else rest[0] if rest and rest[0] in ENGINE else ""
 
 
 def find_impurities(source: str, module: str) -> list[str]:
@@ -207,6 +232,7 @@ def test_the_package_is_found() -> None:
 def test_a_module_keeps_the_rules(module: str) -> None:
     source = MODULES[module]
     assert find_wrong_directions(source, module) == []
+    assert find_engine_directions(source, module) == []
     assert find_impurities(source, module) == []
     assert find_undeclared(source, module, DECLARED | EXTRAS) == []
     assert find_eager(source, EXTRAS) == []
@@ -261,6 +287,22 @@ def test_a_wrong_direction_is_found(module: str, source: str) -> None:
 )
 def test_a_right_direction_is_not(module: str, source: str) -> None:
     assert find_wrong_directions(source, module) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("cadenza.engine.core.core", "def f():\n    from cadenza.engine.api.exposition import render"),
+        ("cadenza.engine.core.core", "from cadenza.engine.board.boards import Board"),
+        ("cadenza.engine.core.core", "from cadenza.engine.profile import Profile"),
+        ("cadenza.engine.laws.timing", "from ..core.sequence import Limits"),
+        ("cadenza.engine.board.shadow", "import cadenza.engine.api.http_api"),
+        ("cadenza.engine.build", "from cadenza.engine.api.text import output_token"),
+    ],
+)
+def test_a_wrong_direction_inside_the_engine_is_found(module: str, source: str) -> None:
+    assert len(find_engine_directions(source, module)) == 1
+    assert find_engine_directions(source.replace("import ", "import os #"), module) == []
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from cadenza.engine.board.faults import parse_fault
 from cadenza.engine.board.shadow import Shadow
 from cadenza.engine.build import build_core
 from cadenza.engine.core.sequence import Limits
-from cadenza.engine.laws.catalogue import LAWS, laws_of
+from cadenza.engine.timing_laws import LAWS, laws_of
 from cadenza.errors import UsageError
 from cadenza.hardware.catalogue import names as hardware_names
 

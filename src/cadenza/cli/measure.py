@@ -17,7 +17,7 @@ from cadenza.cli.main import EXIT_INTERRUPTED
 from cadenza.cli.reach import Reached, reach
 from cadenza.cli.signals import stop_on_signals
 from cadenza.engine.api.http_api import HttpApi
-from cadenza.engine.laws.catalogue import find_domains
+from cadenza.engine.timing_laws import find_domains
 from cadenza.engine.profile import load as load_profile
 from cadenza.errors import CadenzaError, StoreError
 from cadenza.load.fetch import Page

@@ -7,8 +7,8 @@ import msgspec
 from cadenza.engine.core.core import Core, Instance
 from cadenza.engine.core.scheduler import Step
 from cadenza.engine.core.sequence import Limits, Sequence
-from cadenza.engine.laws.catalogue import make_law
 from cadenza.engine.profile import Model, Profile
+from cadenza.engine.timing_laws import make_law
 from cadenza.errors import UsageError
 from cadenza.hardware.catalogue import model as architecture
 from cadenza.hardware.memory import room

@@ -15,7 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from prometheus_client.samples import Sample
 
 from cadenza.engine.api.exposition import render
-from cadenza.engine.core.metrics import Gauges, HttpCounts, Metrics
+from cadenza.engine.api.http_counts import HttpCounts
+from cadenza.engine.core.metrics import Gauges, Metrics
 from cadenza.engine.core.sequence import Limits, Sequence
 from cadenza.hardware.batch import Batch
 

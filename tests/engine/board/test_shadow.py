@@ -108,7 +108,7 @@ def test_a_card_that_is_lost_hangs_the_engine_for_good() -> None:
     assert core.busy_ns(60 * NS_PER_S) == 60 * NS_PER_S
     lost, other = board.read()
     assert (lost.status, other.status, other.busy) == ("lost", "ok", 1.0)
-    assert b"vllm:num_requests_running" in core.render_metrics(60 * NS_PER_S)
+    assert [metrics.model for metrics, _ in core.read(60 * NS_PER_S)]
 
 
 def test_the_cards_of_an_engine_that_hangs_are_busy_at_little_power() -> None:

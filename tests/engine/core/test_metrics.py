@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.engine.core.metrics import Histogram, HttpCounts, Metrics, Reason
+from cadenza.engine.core.metrics import Histogram, Metrics, Reason
 from cadenza.engine.core.sequence import Limits, Sequence
 from cadenza.hardware.batch import Batch
 
@@ -227,18 +227,3 @@ def test_a_histogram_counts_as_its_definition_does(values: list[int], bounds: se
     expected = Counter(min((bound for bound in bounds if value <= bound), default=None) for value in values)
     assert histogram.counts == [expected[bound] for bound in sorted(bounds)] + [expected[None]]
     assert histogram.sum == sum(values)
-
-
-def test_answers_are_counted_by_route_and_class_of_status() -> None:
-    answers = HttpCounts()
-    answers.answered("/v1/chat/completions", "POST", 200, 400 * MS)
-    answers.answered("/v1/chat/completions", "POST", 503, 1 * MS)
-    answers.answered("/v1/models", "GET", 200, 20_000 * MS)
-    assert answers.counts == {
-        ("/v1/chat/completions", "POST", "2xx"): 1,
-        ("/v1/chat/completions", "POST", "5xx"): 1,
-        ("/v1/models", "GET", "2xx"): 1,
-    }
-    assert bucket_of(answers.durations) == {"0.01": 1, "0.5": 1, "30.0": 1}
-    assert bucket_of(answers.durations_by["/v1/chat/completions", "POST"]) == {"0.1": 1, "0.5": 1}
-    assert bucket_of(answers.durations_by["/v1/models", "GET"]) == {"inf": 1}

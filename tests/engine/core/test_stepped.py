@@ -155,7 +155,7 @@ def erlang_c(servers: int, offered: float) -> float:
 
 @pytest.mark.slow
 def test_geometric_answers_in_few_slots_are_m_m_c() -> None:
-    """HttpCounts of geometric length in `c` slots of many short steps: Erlang C, in the limit of short steps."""
+    """Outputs of geometric length in `c` slots of many short steps: Erlang C, in the limit of short steps."""
     servers, mean_steps, load = 4, 200, 0.75
     limits = Limits(max_num_seqs=servers, async_scheduling=False, max_model_len=32_768)
     core = Core({"m": Instance("m", Served(), limits)})

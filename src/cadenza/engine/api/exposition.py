@@ -14,7 +14,8 @@ from prometheus_client.openmetrics.exposition import ALLOWUTF8
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.utils import floatToGoString
 
-from cadenza.engine.core.metrics import Gauges, Histogram, HttpCounts, Metrics
+from cadenza.engine.api.http_counts import HttpCounts
+from cadenza.engine.core.metrics import Gauges, Histogram, Metrics
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"

@@ -9,9 +9,9 @@ from cadenza.engine.api.answer import models_body
 from cadenza.engine.api.completion_request import conversation_ids, read_messages, served
 from cadenza.engine.api.fields import Fields, JsonObject, RefusalError, bad, parse_body
 from cadenza.engine.api.http import Call, bodiless, json_bytes, whole
+from cadenza.engine.api.http_counts import HttpCounts
 from cadenza.engine.api.text import Vocabulary, encode
 from cadenza.engine.core.core import Core
-from cadenza.engine.core.metrics import HttpCounts
 from cadenza.engine.profile import Profile
 
 COMPLETIONS = {"/v1/chat/completions": True, "/v1/completions": False}
@@ -90,8 +90,7 @@ class Pages:
         keep_alive = call.keep_alive
         if call.path.startswith("/metrics"):
             kind, is_open = _metrics_type(call)
-            body = self._core.render_metrics(now_ns, self._compat_metrics, is_open, self.counts, self._log_stats)
-            return whole(200, body, kind, keep_alive)
+            return whole(200, self._metrics(now_ns, is_open), kind, keep_alive)
         if page is None:
             if call.path.endswith("/") and call.path[:-1] in self._pages:
                 return _redirect(call)
@@ -100,6 +99,12 @@ class Pages:
             allow = b"allow: %b\r\n" % page.methods[0].encode()
             return whole(405, _DETAIL[405], keep_alive=keep_alive, extra=allow)
         return whole(200, page.body(call), keep_alive=keep_alive)
+
+    def _metrics(self, now_ns: int, openmetrics: bool) -> bytes:
+        from cadenza.engine.api.exposition import render  # 60 ms of prometheus_client, on the first request only
+
+        pairs = self._core.read(now_ns)
+        return render(pairs if self._log_stats else [], self._compat_metrics, openmetrics, self.counts)
 
     def _tokenize(self, call: Call) -> bytes:
         """A prompt, or a chat's messages; where it is neither, the complaints of both."""

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import msgspec
 
-from cadenza.engine.core.metrics import Gauges, HttpCounts, Metrics
+from cadenza.engine.core.metrics import Gauges, Metrics
 from cadenza.engine.core.outbox import Outbox, Token
 from cadenza.engine.core.pace import Pace
 from cadenza.engine.core.parallel_prefill import ParallelPrefill
@@ -180,18 +180,8 @@ class Core:
         done = [instance.scheduler.blocks.reset() for instance in self.instances.values()]
         return all(done)
 
-    def render_metrics(
-        self,
-        now_ns: int,
-        compat: bool = False,
-        openmetrics: bool = False,
-        answers: HttpCounts | None = None,
-        log_stats: bool = True,
-    ) -> bytes:
-        """The metrics page as of `now_ns` (`exposition.render`), without `log_stats` that of no engine."""
-        from cadenza.engine.api.exposition import render  # 60 ms of prometheus_client, for those who ask for the page
-
+    def read(self, now_ns: int) -> list[tuple[Metrics, Gauges]]:
+        """Counters and gauges of every instance as of `now_ns`."""
         for instance in self.instances.values():
             instance.clock.run(now_ns)
-        pairs = [instance.read() for instance in self.instances.values()] if log_stats else []
-        return render(pairs, compat, openmetrics, answers)
+        return [instance.read() for instance in self.instances.values()]

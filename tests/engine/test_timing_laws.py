@@ -2,9 +2,9 @@ import msgspec
 import pytest
 
 from cadenza.engine.laws.calibrated import Calibrated, FitB, FitD
-from cadenza.engine.laws.catalogue import LAWS, make_law
 from cadenza.engine.laws.physics import Physics
 from cadenza.engine.profile import load
+from cadenza.engine.timing_laws import LAWS, make_law
 from cadenza.errors import UsageError
 
 PROFILE = load("mi50-rx6900xt")
