@@ -23,6 +23,7 @@ from cadenza.record import printable
 from cadenza.telemetry.cards.pcie import PcieBandwidth
 from cadenza.telemetry.engine_page import mean, quantile, read_page, restarted, subtract
 from cadenza.telemetry.engine_state import EngineState, Histogram
+from cadenza.telemetry.engines import MEASURED, is_simulated, metrics_advice
 from cadenza.telemetry.kernel.log import KernelLog
 from cadenza.telemetry.reading import Collected, Collector
 from cadenza.telemetry.sampler import Sampler, State
@@ -31,11 +32,10 @@ _SCRAPE_S = 5.0
 _FIRST_ROUND_S = 3.0
 _KEPT = 32  # states at most in a window, so that a long one costs no more than a short one
 _NAME = 120
-_SIMULATED = "cadenza"  # how the embedded engine's version begins
 _QUANTILES = {"p50": 0.5, "p99": 0.99}
 _NOT_CARDS = ("host", "kernel", "engine")
-_ASK = "is it the engine itself, and are its metrics on (SGLang: --enable-metrics, llama.cpp: --metrics)?"
-_NO_PAGE = f"no metrics of vLLM, SGLang, TGI or llama.cpp there: {_ASK}"
+_ASK = f"is it the engine itself, and are its metrics on ({metrics_advice()})?"
+_NO_PAGE = f"no metrics of {', '.join(engine.name for engine in MEASURED)} there: {_ASK}"
 # What a server answers that has no such page: llama.cpp's without its flag says 501.
 _NOT_THERE = (404, 405, 501)
 _LATENCIES = ("ttft_s", "tpot_s", "itl_s")
@@ -232,7 +232,7 @@ def _is_simulated(transport: Transport, target: Target, headers: Headers) -> boo
     with contextlib.suppress(TargetError, msgspec.MsgspecError, UnicodeError):
         answer = fetch(transport, target, "/version", headers, timeout_s=3.0)
         told = msgspec.json.decode(answer.body, type=dict[str, object]).get("version")
-        return isinstance(told, str) and told.startswith(_SIMULATED)
+        return isinstance(told, str) and is_simulated("", told)
     return False
 
 

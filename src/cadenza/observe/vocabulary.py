@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from cadenza.telemetry.engines import ENGINES
+
 # One series a server and model. llama.cpp names no model: there it is empty.
 BY_MODEL = "node, instance, model_name"
 
@@ -14,21 +16,24 @@ class Series(NamedTuple):
     llamacpp: str = ""
 
 
-RUNNING = Series("vllm:num_requests_running", "sglang:num_running_reqs", "llamacpp:requests_processing")
-WAITING = Series("vllm:num_requests_waiting", "sglang:num_queue_reqs", "llamacpp:requests_deferred")
-KV_USAGE = Series("vllm:kv_cache_usage_perc", "sglang:token_usage", "llamacpp:kv_cache_usage_ratio")
-PROMPT_TOKENS = Series("vllm:prompt_tokens_total", "sglang:prompt_tokens_total", "llamacpp:prompt_tokens_total")
-GENERATED_TOKENS = Series(
-    "vllm:generation_tokens_total", "sglang:generation_tokens_total", "llamacpp:tokens_predicted_total"
-)
-ENDED = Series("vllm:request_success_total", "sglang:num_requests_total")
-PREEMPTIONS = Series("vllm:num_preemptions_total", "sglang:num_retracted_requests_total")
-TTFT = Series("vllm:time_to_first_token_seconds", "sglang:time_to_first_token_seconds")
-ITL = Series("vllm:inter_token_latency_seconds", "sglang:inter_token_latency_seconds")
-E2E = Series("vllm:e2e_request_latency_seconds", "sglang:e2e_request_latency_seconds")
-QUEUE = Series("vllm:request_queue_time_seconds", "sglang:queue_time_seconds")
-# What moves while a long prompt is computed piece by piece, of which no counter of tokens tells before its end.
-PROGRESS = Series("vllm:kv_cache_usage_perc", "sglang:token_usage", "llamacpp:n_decode_total")
+def _of(field: str) -> Series:
+    """The newest names of a field of `telemetry.engine_state.EngineState`."""
+    return Series(*(ENGINES[engine].newest(field) for engine in Series._fields))
+
+
+RUNNING = _of("running")
+WAITING = _of("waiting")
+KV_USAGE = _of("kv_usage")
+PROMPT_TOKENS = _of("prompt_tokens_total")
+GENERATED_TOKENS = _of("generation_tokens_total")
+ENDED = _of("requests_total")
+PREEMPTIONS = _of("preemptions_total")
+TTFT = _of("ttft_s")
+ITL = _of("itl_s")
+E2E = _of("e2e_s")
+QUEUE = _of("queue_s")
+# What moves while a long prompt is computed piece by piece; counters of tokens move at its end only.
+PROGRESS = KV_USAGE._replace(llamacpp="llamacpp:n_decode_total")
 
 # Every rank of an SGLang engine may tell the engine's gauges: one is enough. Versions differ in which ranks they label.
 _FIRST_RANK = 'tp_rank=~"0?",pp_rank=~"0?"'
