@@ -120,6 +120,6 @@ def test_recording_rules_have_three_part_names_over_names_that_exist() -> None:
 
 
 def test_the_page_lists_every_alert_as_it_is() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "observe.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "observe.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| ([A-Z]\w+) \| (\w+) \| (\w+) \|", page, re.MULTILINE)
     assert listed == [(alert.name, alert.severity, alert.hold) for alert in ALL]
