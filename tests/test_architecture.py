@@ -1,4 +1,4 @@
-"""The rules of docs/explanation/architecture.md, held against the source text. Each checker is also shown a text that breaks it."""
+"""The rules of docs/explanation/architecture.md, held against the source. Each checker also sees a text that breaks it."""
 
 import ast
 import re
