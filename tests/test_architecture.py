@@ -1,4 +1,4 @@
-"""The rules of docs/explanation/architecture.md, held against the source. Each checker also sees a text that breaks it."""
+"""The rules of docs/explanation/architecture.md, held against the source; each checker also sees a text that breaks."""
 
 import ast
 import re
