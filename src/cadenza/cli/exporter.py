@@ -19,7 +19,7 @@ from cadenza.telemetry.cards.drm import find_cards
 from cadenza.telemetry.cards.nvml import NvmlCollector
 from cadenza.telemetry.cards.pcie import PcieBandwidth
 from cadenza.telemetry.cards.smi import TextCollector
-from cadenza.telemetry.exporter import DEFAULT_LISTEN, Server, is_loopback, listen, parse_listen, url_of
+from cadenza.telemetry.exporter import DEFAULT_LISTEN, MetricsServer, is_loopback, listen, parse_listen, url_of
 from cadenza.telemetry.exposition import Table, render, tabulate
 from cadenza.telemetry.host import HostCollector
 from cadenza.telemetry.kernel.log import KernelLog
@@ -27,7 +27,7 @@ from cadenza.telemetry.kernel.sources import LogFile, find_log
 from cadenza.telemetry.pages import Site
 from cadenza.telemetry.reading import Collector
 from cadenza.telemetry.sampler import DEFAULT_INTERVAL_S, Sampler, State
-from cadenza.telemetry.web_config import Watch
+from cadenza.telemetry.web_config import ConfigWatch
 
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.05, 3600.0
 # Rates and shares need two rounds. Whoever has not finished them by then is left out and named.
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     ):
         _check(flag, path, what, may_be_late=not args.once)
     host, port = parse_listen(args.listen)
-    watch = Watch(args.web_config)
+    watch = ConfigWatch(args.web_config)
     if args.once:
         # Nobody waits an hour for the second round.
         return _print_page(args, Sampler(find_collectors(args), min(interval_s, DEFAULT_INTERVAL_S)))
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         open_ = "" if watch.access().asks else ", and nobody is asked for a password or a certificate (--web-config)"
         print(f"warning: listening on {url}, where other machines can reach it{open_}", file=sys.stderr)
     sampler = Sampler(find_collectors(args), interval_s)
-    server = Server(listener, Site(sampler.states, _tabulation(args), __version__), watch)
+    server = MetricsServer(listener, Site(sampler.states, _tabulation(args), __version__), watch)
     with stop_on_signals() as stop:
         sampler.start()
         try:

@@ -227,7 +227,7 @@ class Access(NamedTuple):
         return self.auth.asks or (self.tls is not None and self.tls.verify_mode == ssl.CERT_REQUIRED)
 
 
-class Watch:
+class ConfigWatch:
     """The access of a web config file, read again where the file or one that it names has changed: keys get renewed.
 
     A change for the worse is told on stderr, and the old access stays. No `file`: nothing is asked of anybody.
