@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.telemetry.exporter import MAX_HEAD_BYTES, Handler, MetricsServer
+from cadenza.telemetry.exporter import MAX_HEAD_BYTES, ClientConnection, MetricsServer
 from cadenza.telemetry.exposition import tabulate
 from cadenza.telemetry.pages import PageRequest, Response, Site
 from cadenza.telemetry.web_config import Access, ConfigWatch
@@ -58,7 +58,7 @@ class Stub:
 def exchange(data: bytes) -> tuple[list[int], bytes, list[PageRequest]]:
     """The status of each response to `data`, all bytes sent, and the requests that reached the site."""
     wire, server = Wire(data), Stub()
-    Handler(cast(Any, wire), ("127.0.0.1", 1), cast(MetricsServer, server))
+    ClientConnection(cast(Any, wire), ("127.0.0.1", 1), cast(MetricsServer, server))
     statuses = [int(part[:3]) for part in wire.sent.split(b"HTTP/1.1 ")[1:]]
     return statuses, wire.sent, server.site.requests
 

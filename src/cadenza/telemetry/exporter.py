@@ -100,7 +100,7 @@ class _HeadReader:
         self._file.close()
 
 
-class Handler(BaseHTTPRequestHandler):
+class ClientConnection(BaseHTTPRequestHandler):
     """One connection on its own thread: its requests one after the other, each answered by the server's site."""
 
     server: "MetricsServer"
@@ -136,7 +136,7 @@ class Handler(BaseHTTPRequestHandler):
         return False
 
     def handle_expect_100(self) -> bool:
-        """No body is taken, so none is asked for."""
+        """Bodies are refused, so no client is told to send one."""
         return True
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
@@ -145,7 +145,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send(status_page(HTTPStatus(code)))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing is logged: a client's mistakes are no news to whoever runs the exporter."""
+        """Requests and clients' errors are not logged."""
 
     def _respond(self) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
@@ -196,12 +196,12 @@ def _cut(sock: socket.socket) -> None:
 
 
 class MetricsServer(ThreadingHTTPServer):
-    """A site on a listening socket. `run` accepts; each connection is served by `Handler` on its own thread."""
+    """A site on a listening socket. `run` accepts; each `ClientConnection` has its own thread."""
 
     timeout = _TICK_S
 
     def __init__(self, listener: socket.socket, site: Site, watch: ConfigWatch, clock: Clock | None = None) -> None:
-        super().__init__(listener.getsockname()[:2], Handler, bind_and_activate=False)
+        super().__init__(listener.getsockname()[:2], ClientConnection, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
         # No accept may block for longer: a client may be gone between select and accept.
@@ -292,7 +292,7 @@ class MetricsServer(ThreadingHTTPServer):
         super().finish_request(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that is gone, was cut off or speaks no TLS is no error of ours."""
+        """A client that is gone, was cut off or does not speak TLS is not reported."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError | ValueError | RuntimeError):
             print(f"warning: a connection failed: {type(error).__name__}: {error}", file=sys.stderr)
