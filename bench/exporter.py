@@ -28,12 +28,12 @@ from cadenza.clock import NS_PER_S
 from cadenza.engine.board.boards import Board
 from cadenza.engine.board.card import Activity
 from cadenza.telemetry.cards.amdgpu import AmdgpuCollector
-from cadenza.telemetry.exporter import Server, listen
+from cadenza.telemetry.exporter import MetricsServer, listen
 from cadenza.telemetry.exposition import tabulate
 from cadenza.telemetry.pages import Site
 from cadenza.telemetry.reading import Collected, Missing, Reading
 from cadenza.telemetry.sampler import Sampler
-from cadenza.telemetry.web_config import Watch
+from cadenza.telemetry.web_config import ConfigWatch
 
 DEVICES = ("mi50-32gb", "rx6900xt")
 MAX_CPU, MAX_MB, MAX_GROWTH_MB = 0.01, 60.0, 1.0
@@ -149,15 +149,23 @@ class Churn:
     def collect(self) -> Collected:
         self._round += 1
         readings = [
-            Reading("amdgpu_clock_hertz", (("gpu", f"0000:0{card}:00.0"), ("domain", f"clock{n}")), self._round + n)
+            Reading(
+                "gpu_clock_hertz",
+                (("gpu", f"0000:0{card}:00.0"), ("vendor", "amd"), ("domain", f"clock{n}")),
+                self._round + n,
+            )
             for card in range(2)
             for n in range(30)
         ]
         readings += [
-            Reading("amdgpu_process_memory_bytes", (("gpu", "0000:00:00.0"), ("pid", str(self._round + n))), 1e9)
+            Reading(
+                "gpu_process_memory_bytes",
+                (("gpu", "0000:00:00.0"), ("vendor", "amd"), ("pid", str(self._round + n))),
+                1e9,
+            )
             for n in range(8)
         ]
-        return Collected(readings, [Missing("amdgpu_fan_ratio", "0000:00:00.0", "absent")])
+        return Collected(readings, [Missing("gpu_fan_ratio", "0000:00:00.0", "absent")])
 
 
 def live(hours: float) -> tuple[float, float, int, int]:
@@ -171,7 +179,7 @@ def live(hours: float) -> tuple[float, float, int, int]:
             "bench",
         )
         listener = listen("127.0.0.1", 0)
-        server, done = Server(listener, site, Watch(None)), threading.Event()
+        server, done = MetricsServer(listener, site, ConfigWatch(None)), threading.Event()
         thread = threading.Thread(target=server.run, args=(done.is_set,))
         thread.start()
         client = http.client.HTTPConnection("127.0.0.1", listener.getsockname()[1], timeout=10)
