@@ -21,17 +21,17 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from cadenza.cli import exporter
 from cadenza.engine.board.boards import Board
 from cadenza.errors import CadenzaError, UsageError
+from cadenza.readings import Collected, Collector, Reading
 from cadenza.record import PointStatus
 from cadenza.store.manifest import RunStatus
 from cadenza.store.rundir import create_run
 from cadenza.telemetry.kernel.log import KernelLog
-from cadenza.telemetry.reading import Collected, Reading
 from support.runs import manifest
 
 ADDRESS = "0000:43:00.0"
 
 
-class Twice:
+class Twice(Collector):
     """Busy in its second round only, as a share that needs two."""
 
     name = "fake"

@@ -10,11 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from cadenza.clock import NS_PER_S, Anchor, ManualClock
 from cadenza.live import announce
 from cadenza.live.announce import RunCollector
+from cadenza.readings import Reading
 from cadenza.record import LoadLabel, Point, PointStatus
 from cadenza.store.manifest import Manifest, RunStatus
 from cadenza.store.rundir import MANIFEST, RECORDS, RunWriter, create_run, read_run
 from cadenza.telemetry.exposition import render, tabulate
-from cadenza.telemetry.reading import Reading
 from cadenza.telemetry.sampler import Sampler
 from support.runs import manifest
 

@@ -15,8 +15,8 @@ from cadenza.live.server import EngineScrapes, ServerView, describe_stream
 from cadenza.load.fetch import Answer, Page
 from cadenza.load.memory import MemoryTransport
 from cadenza.load.target import IN_PROCESS
+from cadenza.readings import Collected, Collector, Missing, Reading
 from cadenza.telemetry.engine_state import EngineState, Histogram
-from cadenza.telemetry.reading import Collected, Missing, Reading
 from cadenza.telemetry.sampler import Sampler
 
 S = 1_000_000_000
@@ -176,7 +176,7 @@ def test_a_server_without_metrics_is_refused_with_what_to_do(network: Network, a
         view(network, answer)
 
 
-class Scripted:
+class Scripted(Collector):
     name = "amdgpu"
 
     def __init__(self, *readings: Reading) -> None:

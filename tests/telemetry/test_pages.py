@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.readings import Reading
 from cadenza.telemetry.exposition import OPENMETRICS_TYPE, TEXT_TYPE, tabulate
 from cadenza.telemetry.pages import (
     BadRequestError,
@@ -19,7 +20,6 @@ from cadenza.telemetry.pages import (
     wants_gzip,
     wants_openmetrics,
 )
-from cadenza.telemetry.reading import Reading
 from cadenza.telemetry.sampler import State
 from cadenza.telemetry.web_config import Access
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from cadenza.clock import NS_PER_S, ManualClock
-from cadenza.telemetry.reading import Collected, Missing, Reading, Reason
+from cadenza.readings import Collected, Collector, Missing, Reading, Reason
 from cadenza.telemetry.sampler import STALE_S, Sampler, State
 
 GPU = (("gpu", "0000:43:00.0"),)
@@ -17,7 +17,7 @@ def busy(value: float, gpu: str = "0000:43:00.0") -> Reading:
     return Reading("amdgpu_busy_ratio", (("gpu", gpu),), value)
 
 
-class Scripted:
+class Scripted(Collector):
     """Brings home what its script says, round by round, the last of it for ever; a callable in it is called."""
 
     def __init__(self, name: str, *script: Collected | Callable[[], Collected]) -> None:
@@ -263,3 +263,18 @@ def test_stopping_names_who_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stuck.wait(10)
     assert sampler.stop() == ["rocm-smi"]
     release.set()
+
+
+def test_stop_closes_every_collector_once() -> None:
+    closed: list[str] = []
+
+    class Closing(Scripted):
+        def close(self) -> None:
+            closed.append(self.name)
+
+    sampler = Sampler([Closing(name, Collected([busy(1)], [])) for name in ("a", "b")])
+    sampler.start()
+    assert sampler.wait(1, 5) == []
+    assert closed == []
+    assert sampler.stop() == []
+    assert closed == ["a", "b"]

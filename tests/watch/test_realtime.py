@@ -22,8 +22,8 @@ from cadenza.engine.api.api import Face
 from cadenza.load.fetch import Page
 from cadenza.load.memory import MemoryTransport
 from cadenza.load.target import IN_PROCESS
+from cadenza.readings import Collected, Collector, Missing, Reading
 from cadenza.store.telemetry import TELEMETRY, Header, TelemetryFile, TelemetryLog, read_telemetry
-from cadenza.telemetry.reading import Collected, Collector, Missing, Reading
 from cadenza.watch.machine import MachineWatch
 from cadenza.watch.realtime import SAMPLER, Kept, SamplerProcess
 
@@ -32,7 +32,7 @@ CARD = "0000:43:00.0"
 INTERVAL_S = 0.05
 
 
-class Scripted:
+class Scripted(Collector):
     """A collector that brings the same every round."""
 
     name = "amdgpu"
@@ -44,7 +44,7 @@ class Scripted:
         return self.collected
 
 
-class Hung:
+class Hung(Collector):
     """A collector whose read never comes back."""
 
     name = "hung"
@@ -54,7 +54,7 @@ class Hung:
         raise AssertionError
 
 
-class Broken:
+class Broken(Collector):
     name = "broken"
 
     def collect(self) -> Collected:

@@ -5,7 +5,7 @@ import importlib.util
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
@@ -13,6 +13,7 @@ from cadenza import __version__
 from cadenza.cli.signals import stop_on_signals
 from cadenza.errors import CadenzaError, UsageError
 from cadenza.live.announce import RunCollector
+from cadenza.readings import DEFAULT_INTERVAL_S, Collector
 from cadenza.telemetry.cards import amd_smi, rocm_smi
 from cadenza.telemetry.cards.amdgpu import AmdgpuCollector
 from cadenza.telemetry.cards.drm import find_cards
@@ -25,14 +26,12 @@ from cadenza.telemetry.host import HostCollector
 from cadenza.telemetry.kernel.log import KernelLog
 from cadenza.telemetry.kernel.sources import LogFile, find_log
 from cadenza.telemetry.pages import Site
-from cadenza.telemetry.reading import Collector
-from cadenza.telemetry.sampler import DEFAULT_INTERVAL_S, Sampler, State
+from cadenza.telemetry.sampler import Sampler, State
 from cadenza.telemetry.web_config import Watch
 
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.05, 3600.0
 # Rates and shares need two rounds. Whoever has not finished them by then is left out and named.
 _ONCE_ROUNDS, _ONCE_S = 2, 25.0
-_STOP_S = 0.5
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +104,6 @@ def run(args: argparse.Namespace) -> int:
             server.close()
             for name in sampler.stop():
                 print(f"warning: {name} was stuck and is left behind", file=sys.stderr)
-            _close(sampler.collectors)
     return 0
 
 
@@ -119,7 +117,6 @@ def _print_page(args: argparse.Namespace, sampler: Sampler) -> int:
     states = sampler.states()
     # Before the page is written: its reader may be gone, and a child of ours must not stay behind.
     sampler.stop()
-    _close(sampler.collectors)
     for name in late:
         print(f"warning: {name} had no answer within {_ONCE_S:g} s", file=sys.stderr)
     for state in states:
@@ -159,15 +156,6 @@ def find_collectors(args: argparse.Namespace) -> list[Collector]:
     if args.runs is not None:
         found.append(RunCollector(args.runs))
     return found
-
-
-def _close(collectors: Iterable[Collector]) -> None:
-    """End what collectors started: threads, files, a child."""
-    for collector in collectors:
-        if isinstance(collector, PcieBandwidth):
-            collector.stop(_STOP_S)
-        elif isinstance(collector, KernelLog):
-            collector.close()
 
 
 def _check(flag: str, path: Path | None, what: str, *, may_be_late: bool = False) -> None:

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from cadenza.clock import NS_PER_S, Clock, MonotonicClock
 from cadenza.errors import CadenzaError
+from cadenza.readings import Collected, Collector, Missing, Reading, Reason
 from cadenza.record import Point, PointStatus, printable
 from cadenza.store.manifest import Manifest, RunStatus
 from cadenza.store.rundir import MANIFEST, RECORDS, read_run
-from cadenza.telemetry.reading import Collected, Missing, Reading, Reason
 
 # So many of the newest are looked at: whoever measures does one at a time, or a few.
 _NEWEST = 32
@@ -36,7 +36,7 @@ class _Look(NamedTuple):
     why: Reason | None = None
 
 
-class RunCollector:
+class RunCollector(Collector):
     """The runs below `folder` that a living process writes (`cadenza ls DIR` lists all of them).
 
     Each round looks at the times of change of the newest runs' manifests, and reads those that have changed or were

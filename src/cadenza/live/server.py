@@ -19,12 +19,10 @@ from cadenza.errors import TargetError
 from cadenza.load.fetch import Headers, Page, fetch
 from cadenza.load.target import Target
 from cadenza.load.transport import Transport
+from cadenza.readings import Collected, Collector
 from cadenza.record import printable
-from cadenza.telemetry.cards.pcie import PcieBandwidth
 from cadenza.telemetry.engine_page import mean, quantile, read_page, restarted, subtract
 from cadenza.telemetry.engine_state import EngineState, Histogram
-from cadenza.telemetry.kernel.log import KernelLog
-from cadenza.telemetry.reading import Collected, Collector
 from cadenza.telemetry.sampler import Sampler, State
 
 _SCRAPE_S = 5.0
@@ -63,7 +61,7 @@ class EngineLook(NamedTuple):
     restarted_ns: int | None
 
 
-class EngineScrapes:
+class EngineScrapes(Collector):
     """A collector whose readings are the engine's states of the last `window_s`, for `look`."""
 
     name = "engine"
@@ -161,11 +159,6 @@ class ServerView:
 
     def __exit__(self, *exception: object) -> None:
         self._sampler.stop()
-        for collector in self._sampler.collectors:
-            if isinstance(collector, PcieBandwidth):
-                collector.stop(0.5)
-            elif isinstance(collector, KernelLog):
-                collector.close()
 
     def wait(self) -> None:
         """Until each source has been asked twice, so that there are rates; for some seconds at most."""

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from cadenza.readings import Collector
 from cadenza.telemetry.cards import amd_smi, rocm_smi
 from cadenza.telemetry.cards.amdgpu import AmdgpuCollector
 from cadenza.telemetry.cards.drm import find_cards
@@ -10,7 +11,6 @@ from cadenza.telemetry.cards.pcie import PcieBandwidth
 from cadenza.telemetry.host import HostCollector
 from cadenza.telemetry.kernel.log import KernelLog
 from cadenza.telemetry.kernel.sources import find_log
-from cadenza.telemetry.reading import Collector
 
 
 def find_collectors(root: Path, *, embedded: bool) -> list[Collector]:

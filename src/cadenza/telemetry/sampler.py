@@ -12,10 +12,9 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from cadenza.clock import NS_PER_S, Clock, MonotonicClock
+from cadenza.readings import DEFAULT_INTERVAL_S, Collected, Collector, Missing, Reading, Reason
 from cadenza.telemetry.families import FAMILIES
-from cadenza.telemetry.reading import Collected, Collector, Missing, Reading, Reason
 
-DEFAULT_INTERVAL_S = 0.5
 # Readings older than this, or than so many intervals, are no longer told: a number that has stopped moving deceives.
 STALE_S = 10.0
 STALE_INTERVALS = 20
@@ -85,12 +84,15 @@ class Sampler:
             thread.start()
 
     def stop(self) -> list[str]:
-        """End sampling; the names of the collectors that were stuck in a round and are left behind."""
+        """End sampling and close the collectors; the names of those whose round has not ended and is left behind."""
         self._stopped.set()
         until_ns = self._clock.now_ns() + round(_STOP_S * NS_PER_S)
         for thread in self._threads:
             thread.join(max(0.0, (until_ns - self._clock.now_ns()) / NS_PER_S))
-        return [c.name for c, thread in zip(self.collectors, self._threads, strict=False) if thread.is_alive()]
+        stuck = [c.name for c, thread in zip(self.collectors, self._threads, strict=False) if thread.is_alive()]
+        for collector in self.collectors:
+            collector.close()
+        return stuck
 
     def look(self) -> None:
         """One round of every collector, one after the other, on this thread."""

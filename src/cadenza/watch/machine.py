@@ -14,11 +14,11 @@ from cadenza.errors import TargetError
 from cadenza.load.fetch import Headers, Page, fetch
 from cadenza.load.target import Target, resolve
 from cadenza.load.transport import Transport
+from cadenza.readings import Reason
 from cadenza.spec import Telemetry
 from cadenza.store.telemetry import Header, TelemetryFile, TelemetryLog, TelemetryReader
 from cadenza.telemetry.engine_page import read_page
 from cadenza.telemetry.engine_state import EngineState, Histogram
-from cadenza.telemetry.reading import Reason
 
 EDGE = "edge"
 _SCRAPE_S = 5.0

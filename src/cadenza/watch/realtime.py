@@ -22,9 +22,8 @@ from typing import NoReturn
 from cadenza.clock import Clock
 from cadenza.load.fetch import Page
 from cadenza.load.transport import Transport
+from cadenza.readings import Collected, Collector
 from cadenza.store.telemetry import Header, TelemetryFile
-from cadenza.telemetry.kernel.log import KernelLog
-from cadenza.telemetry.reading import Collected, Collector
 from cadenza.telemetry.sampler import Sampler
 from cadenza.watch.machine import scrape
 
@@ -37,7 +36,7 @@ _OPEN_AT_MOST = 1 << 20
 _STARTED_ANEW_AT_MOST = 3
 
 
-class Kept:
+class Kept(Collector):
     """A collector whose every round goes to the file as it ends; what was not to be had is told once, then counted."""
 
     def __init__(self, inner: Collector, file: TelemetryFile, now_ns: Callable[[], int]) -> None:
@@ -60,9 +59,7 @@ class Kept:
         return found
 
     def close(self) -> None:
-        """End what it runs beside itself, if anything."""
-        if isinstance(self._inner, KernelLog):
-            self._inner.close()
+        self._inner.close()
 
     def sum_up(self) -> None:
         """Append how often each thing was missed."""
@@ -70,7 +67,7 @@ class Kept:
             self._file.missing(self.name, [(*gap, count) for gap, count in self.missed.items()], self._now_ns)
 
 
-class EnginePage:
+class EnginePage(Collector):
     """The engine's gauges and counters as a collector's rounds, over a transport of its own."""
 
     name = "engine"
@@ -234,8 +231,6 @@ class SamplerProcess:
             sampler.stop()
             for one in rounds:
                 one.sum_up()
-            for one in kept:
-                one.close()
 
 
 def _key(name: str, labels: Sequence[tuple[str, str]]) -> str:

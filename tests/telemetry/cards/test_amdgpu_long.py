@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from cadenza.clock import NS_PER_S, ManualClock
+from cadenza.readings import Reason
 from cadenza.telemetry.cards.amdgpu import AmdgpuCollector
 from cadenza.telemetry.exposition import Kept, Table, render, tabulate
-from cadenza.telemetry.reading import Reason
 from cadenza.telemetry.sampler import Sampler
 from support.amdgpu_trees import SYSFS
 

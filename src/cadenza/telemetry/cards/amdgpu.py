@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cadenza.clock import NS_PER_S, Clock, MonotonicClock
+from cadenza.readings import Collected, Collector, Missing, Reading
 from cadenza.telemetry.cards.counters import EnergyCounter, ErrorCounters
 from cadenza.telemetry.cards.drm import CardPath, KnownCards, find_cards, plan_device, read_asleep, read_fact
 from cadenza.telemetry.cards.gpu_metrics import GpuMetrics, parse
@@ -13,7 +14,6 @@ from cadenza.telemetry.cards.products import name_product
 from cadenza.telemetry.cards.throttling import Residency, decode
 from cadenza.telemetry.families import FAMILIES
 from cadenza.telemetry.findings import Findings, Known
-from cadenza.telemetry.reading import Collected, Missing, Reading
 from cadenza.telemetry.root import UnreadableError, read_bytes
 
 _METRICS_BYTES = 64 << 10
@@ -35,7 +35,7 @@ _OF_THE_CHIP = (
 _ONLY_METRICS = ("amdgpu_energy_joules_total", "amdgpu_throttled", "amdgpu_throttle_seconds_total")
 
 
-class AmdgpuCollector:
+class AmdgpuCollector(Collector):
     """All cards below `root` (which stands for /) that the amdgpu driver runs, by PCI address.
 
     A card that was there and is gone is `amdgpu_up` 0 until it is back. One that sleeps is told asleep and left so.
