@@ -8,13 +8,13 @@ import pytest
 
 from cadenza.clock import ManualClock
 from cadenza.errors import UsageError
-from cadenza.live.run import RunView, engine_figures, find_running
+from cadenza.live.run import RunView, find_running
 from cadenza.record import LoadLabel, Outcome, Phase, Point, PointStatus
 from cadenza.store.manifest import RunStatus
 from cadenza.store.rundir import RunWriter, create_run
 from cadenza.store.telemetry import Header, TelemetryFile
 from support.runs import MS, manifest, record
-from support.telemetry import S, engine, sample
+from support.telemetry import S, engine, readings
 
 
 @pytest.fixture
@@ -92,9 +92,9 @@ def test_the_engines_counters_are_believed_before_the_answers(run: RunWriter) ->
     file = TelemetryFile(run.path, Header(server_here=True))
     for second, tokens in ((1, 100), (3, 300)):
         values = engine({"running": 4, "generation_tokens_total": tokens})
-        file.sample("engine", values, lambda at=second: at * S)  # type: ignore[misc]
-    file.sample("host", {"cadenza_host_cpu_ratio{mode=idle}": 0.75}, lambda: 3 * S)
-    file.sample("amdgpu", {"amdgpu_busy_ratio{gpu=0000:43:00.0}": 0.5}, lambda: 3 * S)
+        file.sample("engine", readings(values), lambda at=second: at * S)  # type: ignore[misc]
+    file.sample("host", readings({"cadenza_host_cpu_ratio{mode=idle}": 0.75}), lambda: 3 * S)
+    file.sample("amdgpu", readings({"amdgpu_busy_ratio{gpu=0000:43:00.0}": 0.5}), lambda: 3 * S)
     file.close()
     found = follow(run).look()
     (stream,) = found.streams
@@ -108,34 +108,12 @@ def test_the_engines_counters_are_believed_before_the_answers(run: RunWriter) ->
 
 def test_what_has_stopped_moving_is_left_out(run: RunWriter) -> None:
     file = TelemetryFile(run.path, Header())
-    file.sample("amdgpu", {"amdgpu_busy_ratio{gpu=0000:43:00.0}": 0.5}, lambda: 1 * S)
-    file.sample("host", {"cadenza_host_cores": 2}, lambda: 12 * S)
+    file.sample("amdgpu", readings({"amdgpu_busy_ratio{gpu=0000:43:00.0}": 0.5}), lambda: 1 * S)
+    file.sample("host", readings({"cadenza_host_cores": 2}), lambda: 12 * S)
     file.close()
     found = follow(run).look()
     assert found.cards == []
     assert found.notes == ["No GPU is seen by the run."]
-
-
-def test_figures_are_summed_over_the_base_urls() -> None:
-    def both(at_s: float, one: float, other: float) -> dict[str, float]:
-        return {
-            f"{name}{{engine=vllm,target={target},model=m}}": value
-            for target, value in ((0, one), (1, other))
-            for name in ("running", "generation_tokens_total", "kv_usage")
-        }
-
-    samples = [sample("engine", 0, both(0, 0.0, 0.1)), sample("engine", 2, both(2, 0.5, 0.7))]
-    found = engine_figures(samples, "m")
-    assert found["running"] == pytest.approx(1.2)
-    assert found["kv_usage"] == 0.7
-    assert found["generation_tok_per_s"] == pytest.approx(1.1 / 2)
-    assert engine_figures(samples, "other") == found  # the only model there is, under another name
-    assert engine_figures([], "m") == {}
-
-
-def test_a_counter_that_fell_is_left_out() -> None:
-    samples = [sample("engine", at, engine({"running": 1, "generation_tokens_total": n})) for at, n in ((0, 9), (1, 2))]
-    assert engine_figures(samples, "m") == {"running": 1}
 
 
 def test_a_run_is_over_when_nobody_writes_it(run: RunWriter) -> None:

@@ -12,11 +12,12 @@ from cadenza.load.fetch import Page
 from cadenza.load.memory import MemoryTransport
 from cadenza.load.target import IN_PROCESS, Target
 from cadenza.load.transport import Origin
+from cadenza.readings import Reading, ReadingTable
 from cadenza.spec import Telemetry
-from cadenza.store.telemetry import Header, TelemetryFile, TelemetryLog, read_telemetry
+from cadenza.store.telemetry import Header, TelemetryFile, read_telemetry
 from cadenza.telemetry.collectors import find_collectors
 from cadenza.telemetry.engine_state import EngineState, Histogram
-from cadenza.watch.machine import EDGE, MachineWatch, find_pages, flatten, scrape
+from cadenza.watch.machine import EDGE, MachineWatch, find_pages, read_state, scrape
 
 PAGES = [Page(IN_PROCESS, "/metrics", ())]
 NOWHERE = [Page(IN_PROCESS, "/no/such/page", ())]
@@ -48,34 +49,30 @@ def engine() -> MemoryTransport:
     return MemoryTransport(Face(profile.load("mi50-rx6900xt")))
 
 
-def kept(folder: Path) -> TelemetryLog:
+def kept(folder: Path) -> ReadingTable:
     found = read_telemetry(folder)
     assert found is not None
     return found
 
 
-def test_a_state_is_values_by_key_and_silence_is_not_zero() -> None:
+def test_a_state_is_readings_and_what_is_none_is_left_out() -> None:
     state = EngineState(engine="vllm", running=2.0, ttft_s=Histogram((0.1, float("inf")), (3.0, 4.0), 1.5))
-    labels = "engine=vllm,target=0"
-    assert flatten(state, labels, "m", whole=False) == {
-        "running{engine=vllm,target=0,model=m}": 2,
-        "ttft_s_count{engine=vllm,target=0,model=m}": 4,
-        "ttft_s_sum{engine=vllm,target=0,model=m}": 1.5,
-    }
-    whole = flatten(state, labels, "m", whole=True)
-    assert whole["ttft_s_bucket{engine=vllm,target=0,le=0.1,model=m}"] == 3
-    assert whole["ttft_s_bucket{engine=vllm,target=0,le=inf,model=m}"] == 4
-    assert len(whole) == 5
+    labels = (("engine", "vllm"), ("target", "3"), ("model", "m"))
+    plain = [Reading("running", labels, 2), Reading("ttft_s_count", labels, 4), Reading("ttft_s_sum", labels, 1.5)]
+    assert read_state(state, 3, "m", whole=False) == plain
+    buckets = [Reading("ttft_s_bucket", (*labels, ("le", bound)), n) for bound, n in (("0.1", 3), ("inf", 4))]
+    assert read_state(state, 3, "m", whole=True) == plain + buckets
 
 
 def test_the_engines_page_is_read_over_any_transport() -> None:
     found = scrape(engine(), PAGES, whole=False)
     assert found.missing is None
-    assert found.values["running{engine=vllm,target=0,model=Qwen/Qwen3-8B}"] == 0
-    assert found.values["requests_total{engine=vllm,target=0,model=Qwen/Qwen3-8B}"] == 0
+    labels = (("engine", "vllm"), ("target", "0"), ("model", "Qwen/Qwen3-8B"))
+    assert Reading("running", labels, 0) in found.readings
+    assert Reading("requests_total", labels, 0) in found.readings
     gone = scrape(engine(), NOWHERE, whole=False)
-    assert (gone.values, gone.missing) == ({}, "absent")
-    assert scrape(engine(), [], whole=True) == ({}, None)
+    assert (gone.readings, gone.missing) == ([], "absent")
+    assert scrape(engine(), [], whole=True) == ([], None)
 
 
 def test_an_edge_is_the_whole_page_and_whoever_samples_hears_of_it(tmp_path: Path) -> None:

@@ -13,13 +13,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from cadenza.analysis.snapshot import Glance, Row, Stream, Times, cards, host, kernel
+from cadenza.analysis.snapshot import Glance, Stream, Times, cards, host, kernel
+from cadenza.analysis.tracks import Tracks, track
 from cadenza.clock import NS_PER_S
 from cadenza.errors import TargetError
 from cadenza.load.fetch import Headers, Page, fetch
 from cadenza.load.target import Target
 from cadenza.load.transport import Transport
-from cadenza.readings import Collected, Collector
+from cadenza.readings import Collected, Collector, Sample, Series
 from cadenza.record import printable
 from cadenza.telemetry.engine_page import mean, quantile, read_page, restarted, subtract
 from cadenza.telemetry.engine_state import EngineState, Histogram
@@ -175,9 +176,9 @@ class ServerView:
 
     def describe(self, engine: EngineLook, states: Sequence[State]) -> Glance:
         """The engine and the collectors' states as one glance."""
-        rows = list(_rows(states))
+        tracks = _tracks(states)
         base = engine.base if engine.why is None else None
-        found = cards(rows)
+        found = cards(tracks)
         return Glance(
             at=self._now_s(),
             source=printable(self._target.url, _NAME),
@@ -187,8 +188,8 @@ class ServerView:
             streams=list(_streams(engine)),
             local=self._why_not is None,
             cards=found,
-            host=host(rows),
-            kernel=kernel(rows),
+            host=host(tracks),
+            kernel=kernel(tracks),
             notes=[*self._engine_notes(engine), *self._machine_notes(states, seen=bool(found))],
         )
 
@@ -229,10 +230,19 @@ def _is_simulated(transport: Transport, target: Target, headers: Headers) -> boo
     return False
 
 
-def _rows(states: Iterable[State]) -> Iterable[Row]:
+def _tracks(states: Iterable[State]) -> Tracks:
+    """The readings of each collector's last round; the texts of labels are made printable."""
+    samples = []
     for state in states:
-        for name, labels, value in state.readings:
-            yield name, {label: printable(text, _NAME) for label, text in labels}, value
+        if state.look is not None and state.readings:
+            series = tuple(_printable(one.series) for one in state.readings)
+            values = [one.value for one in state.readings]
+            samples.append(Sample(state.look.ended_ns, state.collector, None, series, values))
+    return track(samples)
+
+
+def _printable(series: Series) -> Series:
+    return Series(series.name, tuple((label, printable(text, _NAME)) for label, text in series.labels))
 
 
 def _streams(engine: EngineLook) -> Iterable[Stream]:

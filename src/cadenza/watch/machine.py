@@ -14,9 +14,9 @@ from cadenza.errors import TargetError
 from cadenza.load.fetch import Headers, Page, fetch
 from cadenza.load.target import Target, resolve
 from cadenza.load.transport import Transport
-from cadenza.readings import Reason
+from cadenza.readings import Labels, Reading, ReadingTable, Reason
 from cadenza.spec import Telemetry
-from cadenza.store.telemetry import Header, TelemetryFile, TelemetryLog, TelemetryReader
+from cadenza.store.telemetry import Header, TelemetryFile, TelemetryReader
 from cadenza.telemetry.engine_page import read_page
 from cadenza.telemetry.engine_state import EngineState, Histogram
 
@@ -26,15 +26,15 @@ _STATUS: dict[int, Reason] = {401: "denied", 403: "denied", 404: "absent", 405: 
 
 
 class Scraped(NamedTuple):
-    """Values by series key, and why there are none."""
+    """The readings of the engine's pages, and why there are none."""
 
-    values: dict[str, float]
+    readings: list[Reading]
     missing: Reason | None
 
 
 def scrape(transport: Transport, pages: Sequence[Page], *, whole: bool) -> Scraped:
-    """The engine's state from all its pages; `whole`: with the histograms, bucket by bucket. Never raises."""
-    values: dict[str, float] = {}
+    """The engine's state from all its pages; `whole`: with the histograms' buckets. Never raises."""
+    readings: list[Reading] = []
     missing: Reason | None = None
     for number, page in enumerate(pages):
         try:
@@ -46,24 +46,32 @@ def scrape(transport: Transport, pages: Sequence[Page], *, whole: bool) -> Scrap
         if not states:
             missing = _STATUS.get(answer.status, "absent" if answer.status == 200 else "failed")
         for model, state in states.items():
-            values |= flatten(state, f"engine={state.engine},target={number}", model, whole=whole)
-    return Scraped(values, missing if not values else None)
+            readings += read_state(state, number, model, whole=whole)
+    return Scraped(readings, missing if not readings else None)
 
 
-def flatten(state: EngineState, labels: str, model: str, *, whole: bool) -> dict[str, float]:
-    """A state as values by series key; what it does not say is not there."""
-    values: dict[str, float] = {}
+def read_state(state: EngineState, target: int, model: str, *, whole: bool) -> list[Reading]:
+    """A state as readings of the base URL with that number; a field that is None has none. `whole`: with buckets."""
+    labels = engine_labels(state.engine, target, model)
+    readings: list[Reading] = []
     for name in EngineState.__struct_fields__:
-        found = getattr(state, name)
-        if isinstance(found, Histogram):
-            values[f"{name}_count{{{labels},model={model}}}"] = found.count
-            values[f"{name}_sum{{{labels},model={model}}}"] = found.sum
+        value = getattr(state, name)
+        if isinstance(value, Histogram):
+            readings.append(Reading(f"{name}_count", labels, value.count))
+            readings.append(Reading(f"{name}_sum", labels, value.sum))
             if whole:
-                for bound, count in zip(found.bounds, found.cumulative, strict=True):
-                    values[f"{name}_bucket{{{labels},le={bound:g},model={model}}}"] = count
-        elif isinstance(found, float | int):
-            values[f"{name}{{{labels},model={model}}}"] = float(found)
-    return values
+                readings += [
+                    Reading(f"{name}_bucket", (*labels, ("le", f"{bound:g}")), count)
+                    for bound, count in zip(value.bounds, value.cumulative, strict=True)
+                ]
+        elif isinstance(value, float | int):
+            readings.append(Reading(name, labels, float(value)))
+    return readings
+
+
+def engine_labels(engine: str, target: int, model: str) -> Labels:
+    """Whose page, of which base URL (from 0), of which model."""
+    return ("engine", engine), ("target", str(target)), ("model", model)
 
 
 class Sampling(Protocol):
@@ -108,16 +116,16 @@ class MachineWatch:
         self._make_sampling = make_sampling
         self._file = TelemetryFile(folder, header)
         self._reader = TelemetryReader(folder)
-        self._seen = TelemetryLog(header.server_here, [], [], header.interval_s)
+        self._seen = ReadingTable(header.server_here, [], [], header.interval_s)
         self._refused: set[Reason] = set()
         self._sampling: Sampling | None = None
 
     def __enter__(self) -> "MachineWatch":
         first = scrape(self._transport, self._pages, whole=False)
-        if not first.values:
+        if not first.readings:
             self._pages = ()
             self._tell_missing(first.missing or "absent")
-        engine = "engine metrics" if first.values else f"no engine metrics ({first.missing or 'absent'})"
+        engine = "engine metrics" if first.readings else f"no engine metrics ({first.missing or 'absent'})"
         self._sampling = self._make_sampling(self._file, self._pages)
         self.told = f"{engine}; {self._sampling.start()}"
         return self
@@ -132,12 +140,12 @@ class MachineWatch:
         """Read the engine's counters now, before the point's first request or after its last answer."""
         if self._sampling is not None:
             self._sampling.look(self._clock.now_ns())
-        found = scrape(self._transport, self._pages, whole=True)
+        page = scrape(self._transport, self._pages, whole=True)
         with contextlib.suppress(OSError):  # a full disk is the records' to tell
-            if found.values:
-                self._file.sample(EDGE, found.values, self._clock.now_ns, point)
-        if found.missing is not None:
-            self._tell_missing(found.missing)
+            if page.readings:
+                self._file.sample(EDGE, page.readings, self._clock.now_ns, point)
+        if page.missing is not None:
+            self._tell_missing(page.missing)
 
     def _tell_missing(self, why: Reason) -> None:
         if why not in self._refused:
@@ -145,7 +153,7 @@ class MachineWatch:
             with contextlib.suppress(OSError):
                 self._file.missing(EDGE, [("page", "", why, 1)], self._clock.now_ns)
 
-    def seen(self) -> TelemetryLog:
+    def seen(self) -> ReadingTable:
         """Everything until now."""
         fresh = self._reader.read()
         self._seen.samples.extend(fresh.samples)

@@ -47,16 +47,15 @@ class Kept(Collector):
         self._now_ns = now_ns
 
     def collect(self) -> Collected:
-        found = self._inner.collect()
-        values = {_key(reading.name, reading.labels): reading.value for reading in found.readings}
-        if values:
-            self._file.sample(self.name, values, self._now_ns)
-        gaps = [(gap.name, gap.gpu, gap.reason) for gap in found.missing]
+        collected = self._inner.collect()
+        if collected.readings:
+            self._file.sample(self.name, collected.readings, self._now_ns)
+        gaps = [(gap.name, gap.gpu, gap.reason) for gap in collected.missing]
         fresh = [(*gap, 1) for gap in dict.fromkeys(gaps) if gap not in self.missed]
         self.missed.update(gaps)
         if fresh:
             self._file.missing(self.name, fresh, self._now_ns)
-        return found
+        return collected
 
     def close(self) -> None:
         self._inner.close()
@@ -82,11 +81,11 @@ class EnginePage(Collector):
         self._now_ns = now_ns
 
     def collect(self) -> Collected:
-        found = scrape(self._transport, self._pages, whole=False)
-        if found.values:
-            self._file.sample(self.name, found.values, self._now_ns)
-        if found.missing is not None:
-            gap = ("page", "", found.missing)
+        page = scrape(self._transport, self._pages, whole=False)
+        if page.readings:
+            self._file.sample(self.name, page.readings, self._now_ns)
+        if page.missing is not None:
+            gap = ("page", "", page.missing)
             if gap not in self.missed:
                 self._file.missing(self.name, [(*gap, 1)], self._now_ns)
             self.missed[gap] += 1
@@ -231,12 +230,6 @@ class SamplerProcess:
             sampler.stop()
             for one in rounds:
                 one.sum_up()
-
-
-def _key(name: str, labels: Sequence[tuple[str, str]]) -> str:
-    # A comma in a product's name would end it (`analysis.tracks.parse_key`).
-    told = ",".join(f"{label}={value.replace(',', ' ')}" for label, value in labels if value)
-    return f"{name}{{{told}}}" if told else name
 
 
 def _readable(pipe: int, within_s: float) -> bool:

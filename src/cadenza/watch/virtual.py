@@ -22,9 +22,11 @@ from cadenza.engine.core.core import Core, Instance
 from cadenza.engine.profile import Profile
 from cadenza.errors import UsageError
 from cadenza.load.memory import MemoryTransport
+from cadenza.readings import Reading
 from cadenza.store.telemetry import TelemetryFile
 from cadenza.telemetry.cards.amdgpu import AmdgpuCollector
 from cadenza.telemetry.sampler import Sampler
+from cadenza.watch.machine import engine_labels
 from cadenza.watch.realtime import Kept
 
 # Files of two cards, written and read, take a millisecond; the engine's gauges a tenth of that.
@@ -53,7 +55,7 @@ class VirtualSampler:
         self, transport: MemoryTransport, core: Core, profile: Profile, interval_s: float, file: TelemetryFile
     ) -> None:
         self._transport = transport
-        self._engine = [_Series(instance) for instance in core.instances.values()]
+        self._engine = [_ModelState(instance) for instance in core.instances.values()]
         self._core = core
         self._profile = profile
         self._interval_ns = round(interval_s * NS_PER_S)
@@ -102,14 +104,11 @@ class VirtualSampler:
             self._now_ns = self._due_ns
             self._due_ns += stride_ns
             with contextlib.suppress(OSError):  # a full disk is the records' to tell
-                self._file.sample(_ENGINE, self._tell(), self.now_ns)
+                self._file.sample(_ENGINE, self._read_engine(), self.now_ns)
             self._look_at_cards(self._cards_every_ns)
 
-    def _tell(self) -> dict[str, float]:
-        told: dict[str, float] = {}
-        for series in self._engine:
-            told |= series.tell(self._now_ns)
-        return told
+    def _read_engine(self) -> list[Reading]:
+        return [reading for model in self._engine for reading in model.read(self._now_ns)]
 
     def _look_at_cards(self, every_ns: int) -> None:
         cards = self._cards
@@ -131,20 +130,20 @@ class VirtualSampler:
             self._file.missing(AmdgpuCollector.name, [(AmdgpuCollector.name, "", why, 1)], self.now_ns)
 
 
-class _Series:
-    """One model's engine, under the keys that its page of metrics has (`watch.flatten`), histograms left out."""
+class _ModelState:
+    """One model's engine, as the series that its page of metrics has (`watch.machine.read_state`), no histograms."""
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
-        self._keys = [f"{name}{{engine=vllm,target=0,model={instance.metrics.model}}}" for name in _NAMES]
-        self._told: dict[str, float] = {}
+        self._labels = engine_labels("vllm", 0, instance.metrics.model)
+        self._readings: list[Reading] = []
         self._arrivals = -1
 
-    def tell(self, now_ns: int) -> dict[str, float]:
-        """As of `now_ns`. Of an engine that had nothing to do since it was asked, what it told then."""
+    def read(self, now_ns: int) -> list[Reading]:
+        """As of `now_ns`. An engine that has been idle since the last call has the readings of then."""
         instance, arrivals = self._instance, self._instance.metrics.arrivals
         if arrivals == self._arrivals:
-            return self._told
+            return self._readings
         instance.clock.run(now_ns)
         metrics, gauges = instance.read()
         values = (
@@ -153,9 +152,9 @@ class _Series:
             *(sum(metrics.endings.values()), metrics.endings["abort"]),
             *(metrics.cache_queries_tok, metrics.cache_hits_tok),
         )
-        self._told = dict(zip(self._keys, values, strict=True))
+        self._readings = [Reading(name, self._labels, value) for name, value in zip(_NAMES, values, strict=True)]
         self._arrivals = -1 if instance.in_system else arrivals
-        return self._told
+        return self._readings
 
 
 class _Cards:
