@@ -63,7 +63,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporter, "find_collectors", lambda args: [Twice()])
+    monkeypatch.setattr(exporter, "make_collectors", lambda args: [Twice()])
 
 
 def test_defaults_are_loopback_and_half_a_second() -> None:
@@ -182,7 +182,7 @@ def test_what_may_not_be_looked_at_is_a_usage_error_too(root: Path, monkeypatch:
 
 
 def names(*argv: str) -> list[str]:
-    return [collector.name for collector in exporter.find_collectors(parse(*argv))]
+    return [collector.name for collector in exporter.make_collectors(parse(*argv))]
 
 
 def test_a_board_has_cards_and_the_traffic_of_those_that_count_it(root: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from cadenza.clock import NS_PER_S, ManualClock
+from cadenza.errors import UsageError
 from cadenza.readings import Collected, Collector, Missing, Reading, Reason
 from cadenza.telemetry.sampler import STALE_S, Sampler, State
 
@@ -278,3 +279,14 @@ def test_stop_closes_every_collector_once() -> None:
     assert closed == []
     assert sampler.stop() == []
     assert closed == ["a", "b"]
+
+
+def test_two_collectors_with_the_same_series_are_an_error_that_names_both() -> None:
+    other = Reading("amdgpu_busy_ratio", (("gpu", "0000:44:00.0"),), 1.0)
+    sampler = Sampler([Scripted("one", Collected([busy(1)], [])), Scripted("other", Collected([other], []))])
+    sampler.look()
+    sampler.check(0)
+    sampler = Sampler([Scripted("one", Collected([busy(1)], [])), Scripted("other", Collected([other, busy(0)], []))])
+    sampler.look()
+    with pytest.raises(UsageError, match=r"collectors one and other .* amdgpu_busy_ratio"):
+        sampler.check(0)

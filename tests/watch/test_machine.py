@@ -121,6 +121,6 @@ def test_metrics_elsewhere_get_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_embedded_engine_is_not_served_by_the_cards_of_this_machine(tmp_path: Path) -> None:
     names = [collector.name for collector in find_collectors(Path("/"), embedded=True)]
-    assert names == ["host", "kernel"]
+    assert names == ["kernel", "host"]
     names = [collector.name for collector in find_collectors(tmp_path, embedded=True)]
-    assert names == ["host", "kernel", "amdgpu"]
+    assert names == ["amdgpu", "kernel", "host"]

@@ -18,6 +18,7 @@ import pytest
 from cadenza.clock import ManualClock, MonotonicClock
 from cadenza.engine import profile
 from cadenza.engine.api.api import Face
+from cadenza.errors import UsageError
 from cadenza.load.fetch import Page
 from cadenza.load.memory import MemoryTransport
 from cadenza.load.target import IN_PROCESS
@@ -139,6 +140,16 @@ def test_a_collector_that_hangs_or_breaks_holds_up_nobody(tmp_path: Path) -> Non
         assert "amdgpu (1 series)" in watch.told
     assert time.monotonic() - begun < 15
     assert len([s for s in kept(tmp_path).samples if s.source == "amdgpu"]) >= 4
+
+
+@pytest.mark.slow
+def test_two_collectors_with_the_same_series_end_the_sweep_at_its_start(tmp_path: Path) -> None:
+    other = Scripted(BUSY)
+    other.name = "smi"
+    with pytest.raises(UsageError, match="amdgpu and smi both have the series"):
+        next(sampled(tmp_path, [Scripted(BUSY), other]))
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
 
 
 def kill(pid: int | None) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from cadenza.analysis.snapshot import Glance, Stream, Times, cards, host, kernel
 from cadenza.analysis.tracks import Tracks, track
 from cadenza.clock import NS_PER_S
-from cadenza.errors import TargetError
+from cadenza.errors import TargetError, UsageError
 from cadenza.load.fetch import Headers, Page, fetch
 from cadenza.load.target import Target
 from cadenza.load.transport import Transport
@@ -155,7 +155,13 @@ class ServerView:
         self._sampler = Sampler([self._scrapes, *make_collectors()], interval_s)
 
     def __enter__(self) -> "ServerView":
+        """UsageError: two collectors have the same series."""
         self._sampler.start()
+        try:
+            self._sampler.check(_FIRST_ROUND_S)
+        except UsageError:
+            self._sampler.stop()
+            raise
         return self
 
     def __exit__(self, *exception: object) -> None:

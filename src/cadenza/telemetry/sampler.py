@@ -7,12 +7,14 @@ whoever asks for the state of things never waits for hardware.
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
 from cadenza.clock import NS_PER_S, Clock, MonotonicClock
-from cadenza.readings import DEFAULT_INTERVAL_S, Collected, Collector, Missing, Reading, Reason
+from cadenza.errors import UsageError
+from cadenza.readings import DEFAULT_INTERVAL_S, Collected, Collector, Missing, Reading, Reason, Series
+from cadenza.record import printable
 from cadenza.telemetry.families import FAMILIES
 
 # Readings older than this, or than so many intervals, are no longer told: a number that has stopped moving deceives.
@@ -113,6 +115,11 @@ class Sampler:
             self._changed.wait_for(lambda: not late(), timeout_s)
             return late()
 
+    def check(self, within_s: float) -> None:
+        """Wait for the first round of every collector, `within_s` at most, and `check_series` of those that ended."""
+        self.wait(1, within_s)
+        check_series(self.states())
+
     def states(self) -> list[State]:
         """Every collector as it is now, in their order; never waits for one."""
         with self._changed:
@@ -158,6 +165,20 @@ class Sampler:
             self._looks[index] = Look(number, began_ns, ended_ns, collected)
             self._missing[index].update(missing.reason for missing in collected.missing)
             self._changed.notify_all()
+
+
+def check_series(states: Iterable[State]) -> None:
+    """UsageError, with the names of both, where two collectors have the same series: their values could differ."""
+    owners: dict[Series, str] = {}
+    for state in states:
+        for reading in state.readings:
+            owner = owners.setdefault(reading.series, state.collector)
+            if owner != state.collector:
+                labels = ", ".join(f"{label}={printable(text, 40)}" for label, text in reading.labels)
+                raise UsageError(
+                    f"the collectors {owner} and {state.collector} both have the series {reading.name}"
+                    f"{f' ({labels})' if labels else ''}: leave one of them out"
+                )
 
 
 def _check(collected: Collected, before: Sequence[Reading]) -> Collected:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from cadenza.clock import Clock
-from cadenza.errors import TargetError
+from cadenza.errors import TargetError, UsageError
 from cadenza.load.fetch import Headers, Page, fetch
 from cadenza.load.target import Target, resolve
 from cadenza.load.transport import Transport
@@ -121,13 +121,18 @@ class MachineWatch:
         self._sampling: Sampling | None = None
 
     def __enter__(self) -> "MachineWatch":
+        """UsageError: two collectors have the same series."""
         first = scrape(self._transport, self._pages, whole=False)
         if not first.readings:
             self._pages = ()
             self._tell_missing(first.missing or "absent")
         engine = "engine metrics" if first.readings else f"no engine metrics ({first.missing or 'absent'})"
         self._sampling = self._make_sampling(self._file, self._pages)
-        self.told = f"{engine}; {self._sampling.start()}"
+        try:
+            self.told = f"{engine}; {self._sampling.start()}"
+        except UsageError:
+            self._file.close()
+            raise
         return self
 
     def __exit__(self, *exception: object) -> None:

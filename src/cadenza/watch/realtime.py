@@ -8,7 +8,6 @@ point, and starts it anew.
 import contextlib
 import gc
 import itertools
-import json
 import os
 import select
 import signal
@@ -19,12 +18,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
+
 from cadenza.clock import Clock
+from cadenza.errors import UsageError
 from cadenza.load.fetch import Page
 from cadenza.load.transport import Transport
 from cadenza.readings import Collected, Collector
 from cadenza.store.telemetry import Header, TelemetryFile
-from cadenza.telemetry.sampler import Sampler
+from cadenza.telemetry.sampler import Sampler, State, check_series
 from cadenza.watch.machine import scrape
 
 SAMPLER = "sampler"
@@ -34,6 +36,14 @@ _NICE = 10
 _OPEN_AT_MOST = 1 << 20
 # What kills it again and again is not outwitted; the run goes on without.
 _STARTED_ANEW_AT_MOST = 3
+
+
+class _FirstRound(msgspec.Struct):
+    """What the sampler reports of its first round: series by collector, and two collectors that have the same one."""
+
+    counts: dict[str, int]
+    clash: str
+    started: bool = True
 
 
 class Kept(Collector):
@@ -137,7 +147,17 @@ class SamplerProcess:
         return None if self._child is None else self._child[0]
 
     def start(self) -> str:
-        """Fork the sampler; what it saw in its first round, in words. None runs where the kernel refuses the fork."""
+        """Fork the sampler; what it read in its first round, in words. None runs where the kernel refuses the fork.
+
+        UsageError: two collectors have the same series.
+        """
+        first = self._fork()
+        if first.clash:
+            self.end()
+            raise UsageError(first.clash)
+        return _describe(first)
+
+    def _fork(self) -> _FirstRound:
         pipes: list[int] = []
         try:
             pipes += os.pipe()
@@ -149,7 +169,7 @@ class SamplerProcess:
         except OSError:
             for end in pipes:
                 os.close(end)
-            return _describe(b"")
+            return _FirstRound({}, "", started=False)
         alive, mine, heard, theirs = pipes
         if child == 0:
             os.close(mine)
@@ -162,12 +182,15 @@ class SamplerProcess:
             said = os.read(heard, 4096) if _readable(heard, _FIRST_ROUND_S + 1) else b""
         finally:
             os.close(heard)
-        return _describe(said)
+        try:
+            return msgspec.json.decode(said, type=_FirstRound)
+        except (msgspec.MsgspecError, UnicodeError):
+            return _FirstRound({}, "", started=False)
 
     def look(self, now_ns: int) -> None:
         """Whether it still runs; if not, note it in the file and start it anew, so often at most."""
         if self._note_death(again=self._deaths < _STARTED_ANEW_AT_MOST) and self._deaths <= _STARTED_ANEW_AT_MOST:
-            self.start()
+            self._fork()
             if self._child is None:
                 self._tell("the sampler cannot be started anew; the machine is watched no more")
 
@@ -222,8 +245,7 @@ class SamplerProcess:
             sampler = Sampler(rounds, self._interval_s)
             sampler.start()
             sampler.wait(1, _FIRST_ROUND_S)
-            counts = {state.collector: len(state.readings) for state in sampler.states() if state.collector != "engine"}
-            os.write(theirs, json.dumps(counts).encode())
+            os.write(theirs, msgspec.json.encode(_first_round(sampler.states())))
             os.close(theirs)
             while os.getppid() == parent and not _readable(alive, 1.0):
                 pass
@@ -240,13 +262,20 @@ def _readable(pipe: int, within_s: float) -> bool:
     return bool(waiting.poll(1000 * within_s))
 
 
-def _describe(said: bytes) -> str:
-    """What the first round of each collector brought."""
+def _first_round(states: Sequence[State]) -> _FirstRound:
+    clash = ""
     try:
-        counts = json.loads(said)
-    except ValueError:
+        check_series(states)
+    except UsageError as error:
+        clash = str(error)
+    return _FirstRound({state.collector: len(state.readings) for state in states if state.collector != "engine"}, clash)
+
+
+def _describe(first: _FirstRound) -> str:
+    """How many series each collector has."""
+    if not first.started:
         return "the sampler did not start"
-    seen = [f"{name} ({count} series)" for name, count in counts.items() if count]
+    seen = [f"{name} ({count} series)" for name, count in first.counts.items() if count]
     return ", ".join(seen) if seen else "nothing of the machine"
 
 
