@@ -94,7 +94,7 @@ def test_the_engines_counters_are_believed_before_the_answers(run: RunWriter) ->
         values = engine({"running": 4, "generation_tokens_total": tokens})
         file.sample("engine", readings(values), lambda at=second: at * S)  # type: ignore[misc]
     file.sample("host", readings({"cadenza_host_cpu_ratio{mode=idle}": 0.75}), lambda: 3 * S)
-    file.sample("amdgpu", readings({"amdgpu_busy_ratio{gpu=0000:43:00.0}": 0.5}), lambda: 3 * S)
+    file.sample("amdgpu", readings({"gpu_busy_ratio{gpu=0000:43:00.0,vendor=amd}": 0.5}), lambda: 3 * S)
     file.close()
     found = follow(run).look()
     (stream,) = found.streams
@@ -108,7 +108,7 @@ def test_the_engines_counters_are_believed_before_the_answers(run: RunWriter) ->
 
 def test_what_has_stopped_moving_is_left_out(run: RunWriter) -> None:
     file = TelemetryFile(run.path, Header())
-    file.sample("amdgpu", readings({"amdgpu_busy_ratio{gpu=0000:43:00.0}": 0.5}), lambda: 1 * S)
+    file.sample("amdgpu", readings({"gpu_busy_ratio{gpu=0000:43:00.0,vendor=amd}": 0.5}), lambda: 1 * S)
     file.sample("host", readings({"cadenza_host_cores": 2}), lambda: 12 * S)
     file.close()
     found = follow(run).look()

@@ -234,7 +234,7 @@ def test_a_key_of_schema_1_is_the_series_that_it_was_written_from(name: str, pla
 def test_card_families_of_schema_1_have_their_present_names() -> None:
     card = ("gpu", "0000:43:00.0")
     amd = parse_key("amdgpu_temperature_celsius{gpu=0000:43:00.0,sensor=edge}")
-    assert amd == Series("gpu_temperature_celsius", (card, ("sensor", "edge"), ("vendor", "amd")))
+    assert amd == Series("gpu_temperature_celsius", (card, ("vendor", "amd"), ("sensor", "edge")))
     assert parse_key("nvidia_up{gpu=0000:43:00.0}") == Series("gpu_up", (card, ("vendor", "nvidia")))
     assert parse_key("nvidia") == Series("nvidia")
 

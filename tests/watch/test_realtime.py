@@ -62,8 +62,8 @@ class Broken(Collector):
 
 
 BUSY = Collected(
-    [Reading("amdgpu_busy_ratio", (("gpu", CARD),), 0.5)],
-    [Missing("amdgpu_fan_ratio", CARD, "absent"), Missing("amdgpu_fan_ratio", CARD, "absent")],
+    [Reading("gpu_busy_ratio", (("gpu", CARD), ("vendor", "amd")), 0.5)],
+    [Missing("gpu_fan_ratio", CARD, "absent"), Missing("gpu_fan_ratio", CARD, "absent")],
 )
 
 
@@ -108,7 +108,7 @@ def test_what_is_missing_is_told_once_and_counted_at_the_end(tmp_path: Path) -> 
     lines = [json.loads(line) for line in (tmp_path / TELEMETRY).read_bytes().splitlines()[1:]]
     assert [line["values"] for line in lines if "values" in line] == [[0.5]] * 3
     gaps = [line["missing"] for line in lines if "missing" in line]
-    assert gaps == [[["amdgpu_fan_ratio", CARD, "absent", 1]], [["amdgpu_fan_ratio", CARD, "absent", 6]]]
+    assert gaps == [[["gpu_fan_ratio", CARD, "absent", 1]], [["gpu_fan_ratio", CARD, "absent", 6]]]
     assert kept(tmp_path).samples[0].series == (BUSY.readings[0].series,)
 
 
@@ -130,7 +130,7 @@ def test_the_sampler_is_a_process_of_low_priority_on_the_runs_clock(tmp_path: Pa
         assert begun < stamps[0]
         assert stamps[-1] < ended
         assert stamps == sorted(stamps)
-    assert [gap.name for gap in found.missing] == ["amdgpu_fan_ratio"] * 2
+    assert [gap.name for gap in found.missing] == ["gpu_fan_ratio"] * 2
 
 
 @pytest.mark.slow

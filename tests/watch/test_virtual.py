@@ -67,7 +67,7 @@ def of_engine(name: str) -> Series:
 
 
 def of_card(sample: Sample, gpu: str, name: str) -> float:
-    (value,) = (v for s, v in values(sample).items() if s.name == f"amdgpu_{name}" and s.label("gpu") == gpu)
+    (value,) = (v for s, v in values(sample).items() if s.name == f"gpu_{name}" and s.label("gpu") == gpu)
     return value
 
 

@@ -39,21 +39,13 @@ def track(samples: Iterable[Sample]) -> dict[Series, Track]:
     for block, instants, rows in blocks.values():
         at, table = np.array(instants, dtype=np.int64), np.array(rows, dtype=np.float64)
         for column, series in enumerate(block):
-            pieces.setdefault(_renamed(series), []).append((at, table[:, column]))
+            pieces.setdefault(series, []).append((at, table[:, column]))
     tracks = {}
     for series, parts in pieces.items():
         at, values = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         order = np.argsort(at, kind="stable")
         tracks[series] = Track(at[order], values[order])
     return tracks
-
-
-def _renamed(series: Series) -> Series:
-    # Until the collectors themselves have gpu_* families.
-    vendor, _, rest = series.name.partition("_")
-    if vendor not in ("amdgpu", "nvidia"):
-        return series
-    return Series(f"gpu_{rest}", (*series.labels, ("vendor", "amd" if vendor == "amdgpu" else vendor)))
 
 
 def find(tracks: Tracks, name: str, **labels: str) -> Iterator[tuple[Series, Track]]:

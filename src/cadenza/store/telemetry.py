@@ -157,10 +157,10 @@ def parse_key(key: str) -> Series:
     """
     family, brace, rest = key.partition("{")
     text, separator, model = rest.removesuffix("}").partition("model=") if brace else ("", "", "")
-    pairs = (pair.partition("=") for pair in text.split(",") if pair)
+    labels = {label: value for label, _, value in (pair.partition("=") for pair in text.split(",") if pair)}
     name, vendor = _card_family(family)
-    labels = {label: value for label, _, value in pairs} | vendor | ({"model": model} if separator else {})
-    return Series(name, tuple(labels.items()))
+    card = {"gpu": labels.pop("gpu")} if vendor and "gpu" in labels else {}
+    return Series(name, tuple((card | vendor | labels | ({"model": model} if separator else {})).items()))
 
 
 def _card_family(name: str) -> tuple[str, dict[str, str]]:
