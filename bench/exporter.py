@@ -187,8 +187,8 @@ def live(hours: float) -> tuple[float, float, int, int]:
         early_mb = 0.0
         for number in range(scrapes):
             for _ in range(round(SCRAPE_S / ROUND_S)):
-                churn.look()
-            real.look()
+                churn.poll()
+            real.poll()
             scrape(client, ACCEPT if number % 2 else {})
             if number % 10 == 0:
                 client.close()

@@ -174,7 +174,7 @@ def test_a_name_cannot_write_lines_of_its_own(tmp_path: Path, writers: list[RunW
     writers.append(create_run(tmp_path / name, made))
     begin(writers[0], 0)
     sampler = Sampler([RunCollector(tmp_path)], clock=ManualClock())
-    sampler.look()
+    sampler.poll()
     families = {family.name: family for family in read_text(render(tabulate(sampler.states(), "0", 0)).decode())}
     assert "gpu_up" not in families
     (sample,) = families["cadenza_run_info"].samples

@@ -40,7 +40,7 @@ class Card(Collector):
 
 def make_site() -> Site:
     sampler = Sampler([Card()])
-    sampler.look()
+    sampler.poll()
     return Site(sampler.states, lambda states, scrapes: tabulate(states, "1.2.3", scrapes), "1.2.3")
 
 

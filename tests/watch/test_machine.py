@@ -34,7 +34,7 @@ class Noted:
         self.told.append("start")
         return "all of it"
 
-    def look(self, now_ns: int) -> None:
+    def poll(self, now_ns: int) -> None:
         self.told.append(now_ns)
 
     def end(self) -> None:
@@ -78,7 +78,7 @@ def test_the_engines_page_is_read_over_any_transport() -> None:
 def test_an_edge_is_the_whole_page_and_whoever_samples_hears_of_it(tmp_path: Path) -> None:
     transport, clock = engine(), ManualClock(7)
     with watching(tmp_path, transport, clock, PAGES) as watch:
-        assert watch.told == "engine metrics; all of it"
+        assert watch.description == "engine metrics; all of it"
         watch.edge(0)
         assert [(s.at_ns, s.source, s.point) for s in watch.seen().samples] == [(7, EDGE, 0)]
         clock.advance_to(9)
@@ -95,7 +95,7 @@ def test_an_edge_is_the_whole_page_and_whoever_samples_hears_of_it(tmp_path: Pat
 
 def test_an_engine_without_metrics_is_told_once_and_not_asked_again(tmp_path: Path) -> None:
     with watching(tmp_path, engine(), ManualClock(), NOWHERE) as watch:
-        assert watch.told == "no engine metrics (absent); all of it"
+        assert watch.description == "no engine metrics (absent); all of it"
         assert isinstance(watch._sampling, Noted)
         assert watch._sampling.pages == ()
         for _ in range(3):

@@ -116,7 +116,7 @@ def test_what_is_missing_is_told_once_and_counted_at_the_end(tmp_path: Path) -> 
 def test_the_sampler_is_a_process_of_low_priority_on_the_runs_clock(tmp_path: Path) -> None:
     begun = time.monotonic_ns()
     for watch, sampler in sampled(tmp_path, [Scripted(BUSY)]):
-        assert watch.told == "engine metrics; amdgpu (1 series)"
+        assert watch.description == "engine metrics; amdgpu (1 series)"
         child = sampler.pid or 0
         assert child not in (0, os.getpid())
         assert os.getpriority(os.PRIO_PROCESS, child) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
@@ -137,7 +137,7 @@ def test_the_sampler_is_a_process_of_low_priority_on_the_runs_clock(tmp_path: Pa
 def test_a_collector_that_hangs_or_breaks_holds_up_nobody(tmp_path: Path) -> None:
     begun = time.monotonic()
     for watch, _ in sampled(tmp_path, [Hung(), Broken(), Scripted(BUSY)], 0.3):
-        assert "amdgpu (1 series)" in watch.told
+        assert "amdgpu (1 series)" in watch.description
     assert time.monotonic() - begun < 15
     assert len([s for s in kept(tmp_path).samples if s.source == "amdgpu"]) >= 4
 
@@ -175,8 +175,8 @@ def test_a_sampler_that_is_killed_is_noted_told_and_started_anew_three_times(tmp
         watch.edge(1)  # nobody is left to die
     assert len(set(pids)) == 4
     assert said == [
-        *["  telemetry  the sampler ended early (killed by signal 9); it is started anew"] * 3,
-        "  telemetry  the sampler ended early (killed by signal 9); the machine is watched no more",
+        *["  telemetry  the sampler ended early (killed by signal 9); restarting it"] * 3,
+        "  telemetry  the sampler ended early (killed by signal 9); the machine is no longer sampled",
     ]
     found = kept(tmp_path)
     assert [(gap.source, gap.name, gap.gpu, gap.reason) for gap in found.missing if gap.source == SAMPLER] == [
@@ -198,7 +198,7 @@ def test_a_kernel_that_gives_no_process_leaves_the_run_without_a_sampler(
     monkeypatch.setattr(os, "fork", refuse)
     before = sorted(Path("/proc/self/fd").iterdir())
     for watch, sampler in sampled(tmp_path, [Scripted(BUSY)], 0):
-        assert watch.told == "engine metrics; the sampler did not start"
+        assert watch.description == "engine metrics; the sampler did not start"
         assert sampler.pid is None
         watch.edge(0)
     assert sorted(Path("/proc/self/fd").iterdir()) == before
@@ -213,7 +213,7 @@ def test_a_sampler_that_cannot_be_started_anew_is_told(tmp_path: Path, monkeypat
         kill(sampler.pid)
         watch.edge(0)
         watch.edge(1)
-    assert said[1:] == ["  telemetry  the sampler cannot be started anew; the machine is watched no more"]
+    assert said[1:] == ["  telemetry  the sampler cannot be restarted; the machine is no longer sampled"]
     assert [s.point for s in kept(tmp_path).samples if s.source == "edge"] == [0, 1]
 
 
@@ -327,7 +327,7 @@ def test_a_sweep_whose_sampler_is_killed_says_what_it_did_not_see(tmp_path: Path
         wait_for(tmp_path / "run" / "records.jsonl", 3)
         os.kill(sampler_of(process), signal.SIGKILL)
         _, err = process.communicate(timeout=60)
-    assert b"the sampler ended early (killed by signal 9); it is started anew" in err
+    assert b"the sampler ended early (killed by signal 9); restarting it" in err
     summary = (tmp_path / "run" / "summary.json").read_bytes()
     first, second = json.loads(summary)["points"]
     # Three answers had come by then, of 128 to 256 tokens of 80 ms each: half of the forty seconds at most.

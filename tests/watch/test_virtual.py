@@ -136,15 +136,15 @@ def test_an_edge_between_two_looks_has_the_share_of_the_time_in_between(tmp_path
     watched.pass_to(10 * S)
     busy_s = watched.core.busy_ns(10 * S) / S
     assert 0.5 < busy_s < 1.5
-    watched.sampler.look(10 * S)
-    watched.sampler.look(10 * S)  # the next point begins where this one ends
+    watched.sampler.poll(10 * S)
+    watched.sampler.poll(10 * S)  # the next point begins where this one ends
     _, seen = watched.of("amdgpu")
     assert seen.at_ns == 10 * S
     card = load_card("rx6900xt")
     busy = busy_s / 10 * min(1.0, card.soak.busy + card.soak.waiting)
     assert of_card(seen, "0000:43:00.0", "busy_ratio") == pytest.approx(busy, abs=0.01)
     watched.pass_to(20 * S)
-    watched.sampler.look(20 * S)
+    watched.sampler.poll(20 * S)
     assert of_card(watched.of("amdgpu")[-1], "0000:43:00.0", "busy_ratio") == 0
     watched.sampler.end()
 
@@ -175,7 +175,7 @@ def test_a_profile_that_names_no_cards_says_so(tmp_path: Path) -> None:
     watched = Watched(tmp_path, cards=False)
     assert watched.sampler.start() == "sampled every 0.5 s of virtual time; no cards"
     watched.pass_to(60 * S)
-    watched.sampler.look(60 * S)
+    watched.sampler.poll(60 * S)
     watched.sampler.end()
     assert watched.of("amdgpu") == []
     assert [(gap.source, gap.reason) for gap in watched.log().missing] == [("amdgpu", "absent")]

@@ -28,7 +28,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stream(msgspec.Struct, frozen=True, kw_only=True):
-    """One model of the server. Rates, latencies, preemptions and the hit rate are of the glance's last `window_s`.
+    """One model of the server. Rates, latencies, preemptions and the hit rate are of the snapshot's last `window_s`.
 
     rates_from   engine: by its own counters; answers: by those that ended, a whole answer at its end
     ttft_ms      from the sending of the request, or its arrival at the engine
@@ -97,7 +97,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
 
 
-class Glance(msgspec.Struct, frozen=True, kw_only=True):
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All of it.
 
     at           Unix time in seconds

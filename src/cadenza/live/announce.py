@@ -27,7 +27,7 @@ _NAME = 120
 _Stamp = tuple[int, int, int]
 
 
-class _Look(NamedTuple):
+class _State(NamedTuple):
     """What a manifest said as of `stamp`: its run's readings. None: it is over, or cannot be read for `why`, and is not
     read again until it changes."""
 
@@ -51,7 +51,7 @@ class RunCollector(Collector):
         self._listed_ns: int | None = None
         self._changed_ns = 0
         self._newest: list[Path] = []
-        self._looks: dict[Path, _Look] = {}
+        self._states: dict[Path, _State] = {}
 
     def collect(self) -> Collected:
         """How many runs go on, when each began, and which point it measures; a run that is over is not told of."""
@@ -59,10 +59,12 @@ class RunCollector(Collector):
             self._list()
         except OSError as error:
             return Collected([], [Missing("cadenza_runs_running", "", _why(error))])
-        self._looks = {path: look for path in self._newest if (look := self._look(path)) is not None}
-        running = [look.readings for look in self._looks.values() if look.readings is not None]
+        self._states = {path: state for path in self._newest if (state := self._read(path)) is not None}
+        running = [state.readings for state in self._states.values() if state.readings is not None]
         count = Reading("cadenza_runs_running", (), float(len(running)))
-        missing = [Missing("cadenza_run_info", "", look.why) for look in self._looks.values() if look.why is not None]
+        missing = [
+            Missing("cadenza_run_info", "", state.why) for state in self._states.values() if state.why is not None
+        ]
         return Collected([count, *chain.from_iterable(running)], missing)
 
     def _list(self) -> None:
@@ -77,41 +79,41 @@ class RunCollector(Collector):
                 with contextlib.suppress(OSError):
                     if entry.is_dir():
                         found.append((entry.stat().st_mtime_ns, entry.name))
-        running = [path for path, look in self._looks.items() if look.readings is not None]
+        running = [path for path, state in self._states.items() if state.readings is not None]
         newest = [self._folder / name for _, name in heapq.nlargest(_NEWEST, found)]
         self._newest = list(dict.fromkeys([*running, *newest]))
         self._listed_ns, self._changed_ns = now_ns, changed_ns
 
-    def _look(self, path: Path) -> _Look | None:
+    def _read(self, path: Path) -> _State | None:
         """None: no run (yet)."""
         try:
             status = (path / MANIFEST).stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            return _Look((0, 0, 0), None, _why(error))
+            return _State((0, 0, 0), None, _why(error))
         stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
-        before = self._looks.get(path)
+        before = self._states.get(path)
         if before is not None and before.stamp == stamp and before.readings is None:
             return before
         if not S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
-            return _Look(stamp, None, "malformed")
+            return _State(stamp, None, "malformed")
         try:
             if not (path / RECORDS).is_file():  # a pipe in its place would keep its reader waiting
-                return _Look(stamp, None)
+                return _State(stamp, None)
             manifest = read_run(path).manifest
             over = manifest.status is not RunStatus.RUNNING
-            return _Look(stamp, None if over else list(_tell(printable(path.name, _NAME), manifest)))
+            return _State(stamp, None if over else list(_readings(printable(path.name, _NAME), manifest)))
         except (CadenzaError, OSError, RecursionError, ArithmeticError, ValueError):
             # Damaged, of a newer cadenza, or not for us to read.
-            return _Look(stamp, None, "malformed" if os.access(path / MANIFEST, os.R_OK) else "denied")
+            return _State(stamp, None, "malformed" if os.access(path / MANIFEST, os.R_OK) else "denied")
 
 
 def _why(error: OSError) -> Reason:
     return "denied" if isinstance(error, PermissionError) else "absent"
 
 
-def _tell(run: str, manifest: Manifest) -> Iterator[Reading]:
+def _readings(run: str, manifest: Manifest) -> Iterator[Reading]:
     yield Reading("cadenza_run_start_time_seconds", (("run", run),), manifest.anchor.wall_ns / NS_PER_S)
     point = next((point for point in manifest.points if point.status is PointStatus.RUNNING), None)
     if point is not None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cadenza.analysis.snapshot import Glance, Progress, Stream, cards, engine_figures, host, kernel, times
+from cadenza.analysis.snapshot import Progress, Snapshot, Stream, cards, engine_figures, host, kernel, times
 from cadenza.analysis.tracks import EDGE, Tracks, track
 from cadenza.clock import NS_PER_S, Clock, MonotonicClock
 from cadenza.errors import CadenzaError
@@ -85,7 +85,7 @@ class RunView:
         """The run has ended, and all of it has been read."""
         return self._manifest.status is not RunStatus.RUNNING and not self._behind
 
-    def look(self) -> Glance:
+    def snapshot(self) -> Snapshot:
         """What is to be seen now."""
         # First the status: what a run wrote before it ended is then read with it.
         self._manifest = read_run(self._folder).manifest
@@ -120,13 +120,13 @@ class RunView:
         while self._engine and self._engine[0].at_ns < since_ns:
             self._engine.popleft()
 
-    def _describe(self) -> Glance:
+    def _describe(self) -> Snapshot:
         manifest = self._manifest
         point = _current(manifest.points)
         tracks = self._tracks()
         found = cards(tracks)
         span_s = self._span_s(point)
-        return Glance(
+        return Snapshot(
             at=self._now_s(),
             source=printable(str(self._folder), _NAME),
             status=manifest.status.value,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cadenza.analysis.snapshot import Glance, Stream, Times, cards, host, kernel
+from cadenza.analysis.snapshot import Snapshot, Stream, Times, cards, host, kernel
 from cadenza.analysis.tracks import Tracks, track
 from cadenza.clock import NS_PER_S
 from cadenza.errors import TargetError, UsageError
@@ -47,7 +47,7 @@ class _Scrape(NamedTuple):
     states: States
 
 
-class EngineLook(NamedTuple):
+class EngineWindow(NamedTuple):
     """The engine at an instant.
 
     last, base    the newest states, and those of a window earlier, each with its instant; None: not (yet) there
@@ -63,7 +63,7 @@ class EngineLook(NamedTuple):
 
 
 class EngineScrapes(Collector):
-    """A collector whose readings are the engine's states of the last `window_s`, for `look`."""
+    """A collector whose readings are the engine's states of the last `window_s`, for `window`."""
 
     name = "engine"
 
@@ -89,11 +89,11 @@ class EngineScrapes(Collector):
                 self._since_ns = now_ns
         return Collected([], [])
 
-    def look(self) -> EngineLook:
+    def window(self) -> EngineWindow:
         """The states now; never waits for the server."""
         with self._turn:
             base = self._history[0] if self._history and self._history[0] is not self._last else None
-            return EngineLook(self._last, base, self._why, self._since_ns, self._restarted_ns)
+            return EngineWindow(self._last, base, self._why, self._since_ns, self._restarted_ns)
 
     def _ask(self) -> tuple[States, str | None]:
         page = self._page
@@ -149,7 +149,7 @@ class ServerView:
         self._clock = transport.clock
         self._scrapes = EngineScrapes(transport, Page(target, path, headers), window_s)
         self._scrapes.collect()
-        if (why := self._scrapes.look().why) is not None:
+        if (why := self._scrapes.window().why) is not None:
             raise TargetError(why)
         self._simulated = simulated or _is_simulated(transport, target, headers)
         self._sampler = Sampler([self._scrapes, *make_collectors()], interval_s)
@@ -176,16 +176,16 @@ class ServerView:
         """A server goes on."""
         return False
 
-    def look(self) -> Glance:
+    def snapshot(self) -> Snapshot:
         """What is to be seen now."""
-        return self.describe(self._scrapes.look(), self._sampler.states())
+        return self.describe(self._scrapes.window(), self._sampler.states())
 
-    def describe(self, engine: EngineLook, states: Sequence[State]) -> Glance:
+    def describe(self, engine: EngineWindow, states: Sequence[State]) -> Snapshot:
         """The engine and the collectors' states as one glance."""
         tracks = _tracks(states)
         base = engine.base if engine.why is None else None
         found = cards(tracks)
-        return Glance(
+        return Snapshot(
             at=self._now_s(),
             source=printable(self._target.url, _NAME),
             status="up" if engine.why is None else "down",
@@ -199,7 +199,7 @@ class ServerView:
             notes=[*self._engine_notes(engine), *self._machine_notes(states, seen=bool(found))],
         )
 
-    def _engine_notes(self, engine: EngineLook) -> list[str]:
+    def _engine_notes(self, engine: EngineWindow) -> list[str]:
         now_ns = self._clock.now_ns()
         notes = []
         if engine.why is not None:
@@ -220,8 +220,8 @@ class ServerView:
         gaps = {
             f"{state.collector}: {gap.reason}"
             for state in states
-            if state.look is not None and state.collector not in _NOT_CARDS
-            for gap in state.look.collected.missing
+            if state.last_round is not None and state.collector not in _NOT_CARDS
+            for gap in state.last_round.collected.missing
         }
         why = f" ({', '.join(sorted(gaps))})" if gaps else ""
         return [f"No GPU is seen here{why}."]
@@ -240,10 +240,10 @@ def _tracks(states: Iterable[State]) -> Tracks:
     """The readings of each collector's last round; the texts of labels are made printable."""
     samples = []
     for state in states:
-        if state.look is not None and state.readings:
+        if state.last_round is not None and state.readings:
             series = tuple(_printable(one.series) for one in state.readings)
             values = [one.value for one in state.readings]
-            samples.append(Sample(state.look.ended_ns, state.collector, None, series, values))
+            samples.append(Sample(state.last_round.ended_ns, state.collector, None, series, values))
     return track(samples)
 
 
@@ -251,7 +251,7 @@ def _printable(series: Series) -> Series:
     return Series(series.name, tuple((label, printable(text, _NAME)) for label, text in series.labels))
 
 
-def _streams(engine: EngineLook) -> Iterable[Stream]:
+def _streams(engine: EngineWindow) -> Iterable[Stream]:
     """A row a model. While the engine does not answer, only the names: what it said last is not what is."""
     if engine.last is None:
         return

@@ -23,7 +23,7 @@ STALE_INTERVALS = 20
 _STOP_S = 2.0
 
 
-class Look(NamedTuple):
+class Round(NamedTuple):
     """One finished round of one collector, on the sampler's clock. `number` counts from 1."""
 
     number: int
@@ -40,7 +40,7 @@ class State(NamedTuple):
     duration_s    of that round; None where none has ended
     missing       values that were not to be had, by reason, since the sampler's beginning
     readings      of that round; empty once stale
-    look          that round, stale or not
+    last_round    that round, stale or not
     """
 
     collector: str
@@ -49,13 +49,13 @@ class State(NamedTuple):
     duration_s: float | None
     missing: dict[Reason, int]
     readings: list[Reading]
-    look: Look | None
+    last_round: Round | None
 
 
 class Sampler:
     """Runs `collectors` every `interval_s` on the grid of their beginning; a round that takes longer skips its turns.
 
-    `start` and `stop` bracket the threads. `look` is the same without threads: one round of each, here and now.
+    `start` and `stop` bracket the threads. `poll` is the same without threads: one round of each, here and now.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Sampler:
         self._stale_s = max(STALE_S, STALE_INTERVALS * interval_s)
         self._clock = clock or MonotonicClock()
         self._began_ns = self._clock.now_ns()
-        self._looks: list[Look | None] = [None] * len(self.collectors)
+        self._rounds: list[Round | None] = [None] * len(self.collectors)
         self._missing: list[Counter[Reason]] = [Counter() for _ in self.collectors]
         self._changed = threading.Condition()
         self._stopped = threading.Event()
@@ -96,7 +96,7 @@ class Sampler:
             collector.close()
         return stuck
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """One round of every collector, one after the other, on this thread."""
         for index in range(len(self.collectors)):
             self._round(index)
@@ -107,8 +107,8 @@ class Sampler:
         def late() -> list[str]:
             return [
                 collector.name
-                for collector, look in zip(self.collectors, self._looks, strict=True)
-                if look is None or look.number < rounds
+                for collector, last in zip(self.collectors, self._rounds, strict=True)
+                if last is None or last.number < rounds
             ]
 
         with self._changed:
@@ -123,22 +123,22 @@ class Sampler:
     def states(self) -> list[State]:
         """Every collector as it is now, in their order; never waits for one."""
         with self._changed:
-            looks = list(self._looks)
+            rounds = list(self._rounds)
             missing: list[dict[Reason, int]] = [dict(counts) for counts in self._missing]
         now_ns = self._clock.now_ns()
         return [
-            self._state(collector, look, counts, now_ns)
-            for collector, look, counts in zip(self.collectors, looks, missing, strict=True)
+            self._state(collector, last, counts, now_ns)
+            for collector, last, counts in zip(self.collectors, rounds, missing, strict=True)
         ]
 
-    def _state(self, collector: Collector, look: Look | None, missing: dict[Reason, int], now_ns: int) -> State:
+    def _state(self, collector: Collector, last: Round | None, missing: dict[Reason, int], now_ns: int) -> State:
         # A round may end between the two reads of the clock: no age is negative.
-        age_s = max(0, now_ns - (self._began_ns if look is None else look.ended_ns)) / NS_PER_S
-        if look is None:
+        age_s = max(0, now_ns - (self._began_ns if last is None else last.ended_ns)) / NS_PER_S
+        if last is None:
             return State(collector.name, False, age_s, None, missing, [], None)
-        readings = look.collected.readings if age_s <= self._stale_s else []
-        duration_s = (look.ended_ns - look.began_ns) / NS_PER_S
-        return State(collector.name, bool(readings), age_s, duration_s, missing, readings, look)
+        readings = last.collected.readings if age_s <= self._stale_s else []
+        duration_s = (last.ended_ns - last.began_ns) / NS_PER_S
+        return State(collector.name, bool(readings), age_s, duration_s, missing, readings, last)
 
     def _sample(self, index: int, wait: Callable[[float], bool]) -> None:
         """Rounds on the grid until `wait(seconds)` says that it is over."""
@@ -152,7 +152,7 @@ class Sampler:
                 return
 
     def _round(self, index: int) -> None:
-        before = self._looks[index]
+        before = self._rounds[index]
         began_ns = self._clock.now_ns()
         try:
             collected = _check(self.collectors[index].collect(), [] if before is None else before.collected.readings)
@@ -162,7 +162,7 @@ class Sampler:
         ended_ns = self._clock.now_ns()
         with self._changed:
             number = 1 if before is None else before.number + 1
-            self._looks[index] = Look(number, began_ns, ended_ns, collected)
+            self._rounds[index] = Round(number, began_ns, ended_ns, collected)
             self._missing[index].update(missing.reason for missing in collected.missing)
             self._changed.notify_all()
 

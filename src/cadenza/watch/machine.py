@@ -1,7 +1,7 @@
 """Watching the machine while a sweep runs: the engine's page at the edges of points, and samples in between.
 
-Who samples is `sampling`'s process in real time and `virtual`'s hook in virtual time. What cannot be seen is said, and
-the sweep goes on.
+In real time `realtime`'s process samples, in virtual time `virtual`'s hook. What cannot be read is reported, and the
+sweep continues.
 """
 
 import contextlib
@@ -75,23 +75,25 @@ def engine_labels(engine: str, target: int, model: str) -> Labels:
 
 
 class Sampling(Protocol):
-    """Who looks between the edges of points, too: a process of its own (`sampling`), or virtual time (`virtual`)."""
+    """Samples between the edges of points: a process (`realtime`), or in virtual time (`virtual`)."""
 
     def start(self) -> str:
-        """Begin; what there is to see, in words."""
+        """Begin sampling; what is sampled, in words."""
         ...
 
-    def look(self, now_ns: int) -> None:
-        """A point begins or ends."""
+    def poll(self, now_ns: int) -> None:
+        """Take a sample: a point begins or ends."""
         ...
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop sampling."""
         ...
 
 
 class MachineWatch:
-    """What the runner asks: the engine's page at a point's edges, and all that has been seen until now.
+    """The engine's page at a point's edges, and all readings until now.
+
+    description   what is sampled, in words
 
     A context manager, within which the sampling goes on.
 
@@ -109,7 +111,7 @@ class MachineWatch:
         make_sampling: Callable[[TelemetryFile, Sequence[Page]], Sampling],
     ) -> None:
         """OSError: the file cannot be written."""
-        self.told = ""
+        self.description = ""
         self._transport = transport
         self._clock = clock
         self._pages = pages
@@ -125,11 +127,11 @@ class MachineWatch:
         first = scrape(self._transport, self._pages, whole=False)
         if not first.readings:
             self._pages = ()
-            self._tell_missing(first.missing or "absent")
+            self._write_missing(first.missing or "absent")
         engine = "engine metrics" if first.readings else f"no engine metrics ({first.missing or 'absent'})"
         self._sampling = self._make_sampling(self._file, self._pages)
         try:
-            self.told = f"{engine}; {self._sampling.start()}"
+            self.description = f"{engine}; {self._sampling.start()}"
         except UsageError:
             self._file.close()
             raise
@@ -144,15 +146,15 @@ class MachineWatch:
     def edge(self, point: int) -> None:
         """Read the engine's counters now, before the point's first request or after its last answer."""
         if self._sampling is not None:
-            self._sampling.look(self._clock.now_ns())
+            self._sampling.poll(self._clock.now_ns())
         page = scrape(self._transport, self._pages, whole=True)
-        with contextlib.suppress(OSError):  # a full disk is the records' to tell
+        with contextlib.suppress(OSError):  # a full disk is reported where records are written
             if page.readings:
                 self._file.sample(EDGE, page.readings, self._clock.now_ns, point)
         if page.missing is not None:
-            self._tell_missing(page.missing)
+            self._write_missing(page.missing)
 
-    def _tell_missing(self, why: Reason) -> None:
+    def _write_missing(self, why: Reason) -> None:
         if why not in self._refused:
             self._refused.add(why)
             with contextlib.suppress(OSError):

@@ -31,7 +31,7 @@ from cadenza.watch.machine import scrape
 
 SAMPLER = "sampler"
 _FIRST_ROUND_S = 2.0
-_LAST_WORDS_S = 4.0
+_FLUSH_S = 4.0
 _NICE = 10
 _OPEN_AT_MOST = 1 << 20
 # What kills it again and again is not outwitted; the run goes on without.
@@ -47,7 +47,7 @@ class _FirstRound(msgspec.Struct):
 
 
 class Kept(Collector):
-    """A collector whose every round goes to the file as it ends; what was not to be had is told once, then counted."""
+    """A collector whose every round goes to the file as it ends; a missing value is written once, then counted."""
 
     def __init__(self, inner: Collector, file: TelemetryFile, now_ns: Callable[[], int]) -> None:
         self.name = inner.name
@@ -111,10 +111,10 @@ class SamplerProcess:
     """`watch.Sampling` in real time.
 
     file, header      where the run notes that the sampler ended; the sampler opens the same file in `folder` itself
-    interval_s        between two looks, in real time, whatever the run's `clock` is
+    interval_s        between two samples, in real time, whatever the run's `clock` is
     make_collectors   called in the sampler's process, for collectors of this machine
     make_transport    likewise, for the engine's `pages`
-    say               told of an early end, in one line
+    notify            called with one line when the process ends early
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class SamplerProcess:
         clock: Clock,
         make_collectors: Callable[[], Sequence[Collector]],
         make_transport: Callable[[], contextlib.AbstractContextManager[Transport]],
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
         file: TelemetryFile,
         pages: Sequence[Page],
     ) -> None:
@@ -135,7 +135,7 @@ class SamplerProcess:
         self._clock = clock
         self._make_collectors = make_collectors
         self._make_transport = make_transport
-        self._say = say
+        self._notify = notify
         self._file = file
         self._pages = pages
         self._child: tuple[int, int] | None = None
@@ -170,32 +170,32 @@ class SamplerProcess:
             for end in pipes:
                 os.close(end)
             return _FirstRound({}, "", started=False)
-        alive, mine, heard, theirs = pipes
+        alive, ours, heard, theirs = pipes
         if child == 0:
-            os.close(mine)
+            os.close(ours)
             os.close(heard)
             self._be_sampler(alive, theirs)
         os.close(alive)
         os.close(theirs)
-        self._child = (child, mine)
+        self._child = (child, ours)
         try:
-            said = os.read(heard, 4096) if _readable(heard, _FIRST_ROUND_S + 1) else b""
+            answer = os.read(heard, 4096) if _readable(heard, _FIRST_ROUND_S + 1) else b""
         finally:
             os.close(heard)
         try:
-            return msgspec.json.decode(said, type=_FirstRound)
+            return msgspec.json.decode(answer, type=_FirstRound)
         except (msgspec.MsgspecError, UnicodeError):
             return _FirstRound({}, "", started=False)
 
-    def look(self, now_ns: int) -> None:
-        """Whether it still runs; if not, note it in the file and start it anew, so often at most."""
+    def poll(self, now_ns: int) -> None:
+        """Restart the process if it has ended, up to 3 times, and write that to the file."""
         if self._note_death(again=self._deaths < _STARTED_ANEW_AT_MOST) and self._deaths <= _STARTED_ANEW_AT_MOST:
             self._fork()
             if self._child is None:
-                self._tell("the sampler cannot be started anew; the machine is watched no more")
+                self._report("the sampler cannot be restarted; the machine is no longer sampled")
 
     def end(self) -> None:
-        """Let it say its last words and end it."""
+        """Let it write its counts, then stop it and wait."""
         if self._child is not None and not self._note_death(again=False):
             _end(*self._child)
             self._child = None
@@ -208,15 +208,15 @@ class SamplerProcess:
         os.close(self._child[1])
         self._child = None
         self._deaths += 1
-        with contextlib.suppress(OSError):  # a full disk is the records' to tell
+        with contextlib.suppress(OSError):  # a full disk is reported where records are written
             self._file.mend()
             self._file.missing(SAMPLER, [(SAMPLER, "", "failed", self._deaths)], self._clock.now_ns)
-        what = "it is started anew" if again else "the machine is watched no more"
-        self._tell(f"the sampler ended early ({how}); {what}")
+        what = "restarting it" if again else "the machine is no longer sampled"
+        self._report(f"the sampler ended early ({how}); {what}")
         return True
 
-    def _tell(self, what: str) -> None:
-        self._say(f"  {'telemetry':<10} {what}")
+    def _report(self, what: str) -> None:
+        self._notify(f"  {'telemetry':<10} {what}")
 
     def _be_sampler(self, alive: int, theirs: int) -> NoReturn:
         """In the child. An interrupt is the parent's to answer; so is its end."""
@@ -292,7 +292,7 @@ def _how_it_ended(child: int) -> str | None:
 
 
 def _let_go(kept: set[int]) -> None:
-    """Close what the parent had open, so that nobody who waits for it to be closed waits for the sampler.
+    """Close what the parent had open, so that no reader of it waits for the sampler.
 
     The objects behind it are not to be collected: they would close the numbers again, which are others' by then.
     """
@@ -317,10 +317,10 @@ def _leave_core() -> None:
             os.sched_setaffinity(0, cores[:-1])
 
 
-def _end(child: int, mine: int) -> None:
-    """Tell it to stop and wait for its last words; one that is stuck in the kernel is left to it."""
-    os.close(mine)
-    for patience_s in (_LAST_WORDS_S, 1.0):
+def _end(child: int, ours: int) -> None:
+    """Ask it to flush and stop, then wait; a process blocked in the kernel is killed."""
+    os.close(ours)
+    for patience_s in (_FLUSH_S, 1.0):
         until = time.monotonic() + patience_s
         while time.monotonic() < until:
             try:

@@ -70,27 +70,27 @@ class VirtualSampler:
         return self._now_ns
 
     def start(self) -> str:
-        """From now on; what there is to see, in words."""
+        """Begin sampling; what is sampled, in words."""
         self._now_ns = self._due_ns = self._transport.clock.now_ns()
         cards = "no cards"
         try:
             self._cards = _Cards(self._core, self._profile, self, self._file)
             cards = f"simulated cards ({self._cards.count}) every {self._cards_every_ns / NS_PER_S:g} s"
         except UsageError:
-            self._lack("absent")
+            self._write_missing("absent")
         except OSError:
-            self._lack("failed")
+            self._write_missing("failed")
         self._pass(self._now_ns)
         self._transport.meanwhile = self._pass
         return f"sampled every {self._interval_ns / NS_PER_S:g} s of virtual time; {cards}"
 
-    def look(self, now_ns: int) -> None:
-        """At the cards, so that a point that is shorter than their interval has one."""
+    def poll(self, now_ns: int) -> None:
+        """Sample the cards, so that a point that is shorter than their interval has one."""
         self._now_ns = now_ns
-        self._look_at_cards(0)
+        self._poll_cards(0)
 
     def end(self) -> None:
-        """Look no more; the board's folder goes."""
+        """Stop sampling and remove the board's folder."""
         self._transport.meanwhile = None
         self._leave_cards()
 
@@ -103,29 +103,29 @@ class VirtualSampler:
         while self._due_ns <= until_ns:
             self._now_ns = self._due_ns
             self._due_ns += stride_ns
-            with contextlib.suppress(OSError):  # a full disk is the records' to tell
+            with contextlib.suppress(OSError):  # a full disk is reported where records are written
                 self._file.sample(_ENGINE, self._read_engine(), self.now_ns)
-            self._look_at_cards(self._cards_every_ns)
+            self._poll_cards(self._cards_every_ns)
 
     def _read_engine(self) -> list[Reading]:
         return [reading for model in self._engine for reading in model.read(self._now_ns)]
 
-    def _look_at_cards(self, every_ns: int) -> None:
+    def _poll_cards(self, every_ns: int) -> None:
         cards = self._cards
         if cards is None or not cards.is_due(self._now_ns, every_ns):
             return
         try:
-            cards.look(self._now_ns)
+            cards.poll(self._now_ns)
         except (OSError, UsageError):  # no room for its files
             self._leave_cards()
-            self._lack("failed")
+            self._write_missing("failed")
 
     def _leave_cards(self) -> None:
         if self._cards is not None:
             self._cards.close()
             self._cards = None
 
-    def _lack(self, why: str) -> None:
+    def _write_missing(self, why: str) -> None:
         with contextlib.suppress(OSError):
             self._file.missing(AmdgpuCollector.name, [(AmdgpuCollector.name, "", why, 1)], self.now_ns)
 
@@ -166,8 +166,10 @@ class _Cards:
             raise UsageError(f"the profile {profile.name} does not say which cards it has")
         self._core = core
         self._board = Board.for_devices(profile.system.devices, 0)
-        self._taken = [round(profile.limits.gpu_memory_utilization * card.vram_bytes) for card in self._board.cards]
-        self.count = len(self._taken)
+        self._vram_bytes = [
+            round(profile.limits.gpu_memory_utilization * card.vram_bytes) for card in self._board.cards
+        ]
+        self.count = len(self._vram_bytes)
         # In memory where there is such a folder: renamed files on a disk cost ten times as much.
         memory = Path("/dev/shm")
         within = memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
@@ -185,15 +187,15 @@ class _Cards:
         """Whether the last look is so long ago; two at one instant would know of no time in between."""
         return self._seen_ns is None or now_ns - self._seen_ns >= max(1, every_ns)
 
-    def look(self, now_ns: int) -> None:
+    def poll(self, now_ns: int) -> None:
         """Let the board catch up with the engine and read it; OSError, UsageError: its files cannot be written."""
         busy_ns = self._core.busy_ns(now_ns)
         share = 0.0 if self._seen_ns is None else min(1.0, (busy_ns - self._busy_ns) / (now_ns - self._seen_ns))
         self._seen_ns, self._busy_ns = now_ns, busy_ns
-        activities = [card.working(share, taken) for card, taken in zip(self._board.cards, self._taken, strict=True)]
+        activities = [card.working(share, used) for card, used in zip(self._board.cards, self._vram_bytes, strict=True)]
         self._board.advance(now_ns, activities)
         self._board.write(self._root)
-        self._sampler.look()
+        self._sampler.poll()
 
     def close(self) -> None:
         for last in (self._collector.sum_up, self._folder.cleanup):

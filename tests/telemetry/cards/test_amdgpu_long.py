@@ -162,7 +162,7 @@ def test_whatever_befalls_cards_the_page_says_what_is_so(
                 turns += 1
             if slot.state in ("awake", "resetting"):
                 slot.work(clock.now_ns())
-        sampler.look()
+        sampler.poll()
         clock.advance_to(clock.now_ns() + STEP_NS)
         (state,) = sampler.states()
         assert state.age_s == 0.5
