@@ -1,4 +1,4 @@
-"""When nobody looked: stretches of a point without samples, though what tells them was sampled in the run."""
+"""Unwatched time: stretches of a point without samples of a source that was sampled in the run."""
 
 import numpy as np
 

@@ -1,7 +1,7 @@
 """What the machine was doing during a point: cards, host and engine, from samples on the run's clock.
 
 Means are over the point's window, or, of a source with fewer than four samples in it, over the whole point; peaks are
-over the whole point. What was not to be had is not there, and `unseen` says why; it is never 0.
+over the whole point. What could not be read is left out, never 0, and `unseen` gives the reason.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ _SHOWN = 3
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One card; a field that is not there was not to be had.
+    """One card; a field that is left out could not be read.
 
     product                       what its driver calls it
     busy_mean, memory_busy_mean   shares of time, 0 to 1
@@ -76,10 +76,10 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the engine's page said, all base URLs together; KV usage is that of the fullest.
+    """The engine's metrics, all base URLs together; KV usage is that of the fullest.
 
     running_share, waiting_share   share of the samples in which a request ran, or waited
-    preemptions, prefix_hit_rate   during the point; prompt tokens found in the prefix cache over those looked up
+    preemptions, prefix_hit_rate   during the point; prompt tokens served from the prefix cache over those looked up
     """
 
     running_mean: float | None = None
@@ -99,7 +99,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     window        what the means are of, and of which sources they are of the whole point all the same
     virtual       in virtual time: the cards are simulated, and there is no host
-    unwatched_s   by source, seconds of the point in which nobody looked (`gaps.unwatched_s`)
+    unwatched_s   by source, seconds of the point without samples (`gaps.unwatched_s`)
     kernel        lines of the kernel's log that mean trouble, by kind
     """
 
@@ -244,7 +244,7 @@ def _kernel(telemetry: ReadingTable, whole: Stretch) -> dict[str, int]:
     counts: dict[str, int] = {}
     for event, one in kernel_events(track(samples)).items():
         steps = np.diff(one.values, prepend=0.0)
-        # A sampler that was started anew counts from 0 again.
+        # A sampler that was restarted counts from 0 again.
         grown = np.where(steps < 0, one.values, steps)[one.at_ns >= whole.start_ns].sum()
         if grown > 0:
             counts[event] = int(grown)

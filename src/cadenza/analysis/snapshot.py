@@ -1,6 +1,6 @@
 """What can be seen of a server at one instant, as the live view has it: streams, pace, latencies, cards, host.
 
-None is what was not to be had; it is never 0.
+None means unavailable, never 0.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 class Stream(msgspec.Struct, frozen=True, kw_only=True):
     """One model of the server. Rates, latencies, preemptions and the hit rate are of the snapshot's last `window_s`.
 
-    rates_from   engine: by its own counters; answers: by those that ended, a whole answer at its end
+    rates_from   engine: by its counters; answers: by those that ended, a whole answer at its end
     ttft_ms      from the sending of the request, or its arrival at the engine
     user_ttft_ms from when the request was due; only a run knows
     """
@@ -54,7 +54,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU, by PCI address. `state`: up, asleep or gone; throttled: why the clock is lowered, None: it does not say.
+    """One GPU, by PCI address. `state`: up, asleep or gone; throttled: why the clock is lowered, None: not reported.
 
     temperatures_c, limits_c   by sensor; at its limit the driver lowers the clock
     """
@@ -105,7 +105,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     status       of a server up or down; of a run running, complete, interrupted or failed
     simulated    by the embedded engine
     window_s     of how many seconds the rates and latencies are, on the server's or the run's clock; None: of none yet
-    local        cards and host are of the machine that serves, as far as can be told
+    local        cards and host are of the machine that serves, as far as is known
     kernel       lines of the kernel's log that mean trouble, by kind and card, since the view or the run began
     notes        sentences about what could not be seen
     """
@@ -126,10 +126,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 def times(values: Floats) -> Times | None:
     """Mean and percentiles of `values` (n,) in ms, NaN left out; None: there are none."""
-    found = Distribution.of(values)
-    if not found.n:
+    finite = Distribution.of(values)
+    if not finite.n:
         return None
-    return Times(n=found.n, mean=found.mean, p50=found.p50, p99=found.p99)
+    return Times(n=finite.n, mean=finite.mean, p50=finite.p50, p99=finite.p99)
 
 
 def cards(tracks: Tracks) -> list[Card]:
@@ -159,14 +159,14 @@ def host(tracks: Tracks) -> HostNow | None:
     """The host at the latest instant; None: nothing of it could be read."""
     view = host_view(tracks)
     shares = {mode: one.last for mode, one in view.cpu.items()}
-    found = HostNow(
+    now = HostNow(
         cpu_busy=busy_share(shares.get("idle"), shares.get("iowait")),
         cpu_steal=shares.get("steal"),
         cores=_last(view.one("cores")),
         memory_available_bytes=_last(view.one("memory_available_bytes")),
         memory_size_bytes=_last(view.one("memory_size_bytes")),
     )
-    return None if found == HostNow() else found
+    return None if now == HostNow() else now
 
 
 def kernel(tracks: Tracks) -> dict[str, int]:

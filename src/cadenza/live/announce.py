@@ -1,4 +1,4 @@
-"""The runs that go on below a folder, as the exporter tells of them: by name, with the point that each measures."""
+"""The runs in progress below a folder, for the exporter: by name, with the point that each measures."""
 
 import contextlib
 import heapq
@@ -16,7 +16,7 @@ from cadenza.record import Point, PointStatus, printable
 from cadenza.store.manifest import Manifest, RunStatus
 from cadenza.store.rundir import MANIFEST, RECORDS, read_run
 
-# So many of the newest are looked at: whoever measures does one at a time, or a few.
+# Only this many of the newest are read: few runs are in progress at once.
 _NEWEST = 32
 _MOST_IN_FOLDER = 10_000
 # A list is made again when the folder has changed, and for what its time of change does not show after so long.
@@ -28,8 +28,8 @@ _Stamp = tuple[int, int, int]
 
 
 class _State(NamedTuple):
-    """What a manifest said as of `stamp`: its run's readings. None: it is over, or cannot be read for `why`, and is not
-    read again until it changes."""
+    """A manifest as of `stamp`: its run's readings. None: the run has ended, or the manifest cannot be read for `why`;
+    it is not read again until it changes."""
 
     stamp: _Stamp
     readings: list[Reading] | None
@@ -39,8 +39,8 @@ class _State(NamedTuple):
 class RunCollector(Collector):
     """The runs below `folder` that a living process writes (`cadenza ls DIR` lists all of them).
 
-    Each round looks at the times of change of the newest runs' manifests, and reads those that have changed or were
-    `running`: whether a run has been killed, only the lock on its records tells.
+    Each round compares the modification times of the newest runs' manifests, and reads those that have changed or were
+    `running`: that a run was killed shows only in the lock on its records.
     """
 
     name = "runs"
@@ -54,7 +54,7 @@ class RunCollector(Collector):
         self._states: dict[Path, _State] = {}
 
     def collect(self) -> Collected:
-        """How many runs go on, when each began, and which point it measures; a run that is over is not told of."""
+        """How many runs are in progress, when each began, and which point it measures; none of a run that has ended."""
         try:
             self._list()
         except OSError as error:
@@ -68,19 +68,19 @@ class RunCollector(Collector):
         return Collected([count, *chain.from_iterable(running)], missing)
 
     def _list(self) -> None:
-        """Find the newest directories, by their time of change, beside those that are known to be running."""
+        """List the newest directories by modification time, and those known to be running."""
         now_ns, changed_ns = self._clock.now_ns(), self._folder.stat().st_mtime_ns
         recent = self._listed_ns is not None and now_ns - self._listed_ns < _LIST_S * NS_PER_S
         if recent and changed_ns == self._changed_ns:
             return
-        found: list[tuple[int, str]] = []
+        folders: list[tuple[int, str]] = []
         with os.scandir(self._folder) as entries:
             for entry in islice(entries, _MOST_IN_FOLDER):
                 with contextlib.suppress(OSError):
                     if entry.is_dir():
-                        found.append((entry.stat().st_mtime_ns, entry.name))
+                        folders.append((entry.stat().st_mtime_ns, entry.name))
         running = [path for path, state in self._states.items() if state.readings is not None]
-        newest = [self._folder / name for _, name in heapq.nlargest(_NEWEST, found)]
+        newest = [self._folder / name for _, name in heapq.nlargest(_NEWEST, folders)]
         self._newest = list(dict.fromkeys([*running, *newest]))
         self._listed_ns, self._changed_ns = now_ns, changed_ns
 

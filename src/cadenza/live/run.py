@@ -1,4 +1,4 @@
-"""A run that goes on, seen from outside: its manifest, records and telemetry as they grow. Nobody is asked anything."""
+"""A run in progress, read from its files alone: manifest, records and telemetry as they grow."""
 
 import time
 from collections import Counter, deque
@@ -23,7 +23,7 @@ from cadenza.store.tail import RunTail
 
 _STALE_S = 10.0  # as the sampler's: a number that has stopped moving deceives
 _QUIET_S = 5.0
-_PIECES = 16  # of 4 MiB a look, so that a long run is caught up with and a look stays short
+_PIECES = 16  # of 4 MiB a snapshot, so that a long run is caught up with and a snapshot stays short
 _ANSWERS = 100_000
 _SAMPLES = 4096
 _NAME = 120
@@ -46,7 +46,7 @@ class RunView:
     """The run in `folder`; a context manager. UsageError or StoreError: it is none, or cannot be read.
 
     window_s   of real time: on the run's clock as much longer as that is faster
-    now_s      Unix time; clock: by which the run is said to be quiet
+    now_s      Unix time; clock: for the time without new data
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class RunView:
         manifest = self._manifest
         point = _current(manifest.points)
         tracks = self._tracks()
-        found = cards(tracks)
+        shown = cards(tracks)
         span_s = self._span_s(point)
         return Snapshot(
             at=self._now_s(),
@@ -135,10 +135,10 @@ class RunView:
             run=None if point is None else self._progress(point),
             streams=[] if point is None else [self._stream(point, span_s)],
             local=self._tail.telemetry.server_here,
-            cards=found,
+            cards=shown,
             host=host(tracks),
             kernel=kernel(tracks),
-            notes=list(self._notes(manifest, seen=bool(found) or manifest.spec.virtual)),
+            notes=list(self._notes(manifest, seen=bool(shown) or manifest.spec.virtual)),
         )
 
     def _span_s(self, point: Point | None) -> float | None:
@@ -212,7 +212,7 @@ def find_running(folder: Path) -> Path | None:
 
 
 def is_running(path: Path) -> bool:
-    """Whether somebody writes the run; one that cannot be read is written by nobody."""
+    """Whether a process writes the run; False for one that cannot be read."""
     try:
         return read_run(path).manifest.status is RunStatus.RUNNING
     except CadenzaError:

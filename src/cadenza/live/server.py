@@ -1,6 +1,6 @@
 """What a server and its machine do now: its page of metrics, and collectors where the machine is this one.
 
-Every source is asked on a thread of its own, so that a look never waits for the server or for hardware.
+Each source is polled on a separate thread, so that a snapshot never waits for the server or for hardware.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ _QUANTILES = {"p50": 0.5, "p99": 0.99}
 _NOT_CARDS = ("host", "kernel", "engine")
 _ASK = "is it the engine itself, and are its metrics on (SGLang: --enable-metrics, llama.cpp: --metrics)?"
 _NO_PAGE = f"no metrics of vLLM, SGLang, TGI or llama.cpp there: {_ASK}"
-# What a server answers that has no such page: llama.cpp's without its flag says 501.
+# Statuses of a server without such a page; llama.cpp without its flag returns 501.
 _NOT_THERE = (404, 405, 501)
 _LATENCIES = ("ttft_s", "tpot_s", "itl_s")
 
@@ -51,8 +51,8 @@ class EngineWindow(NamedTuple):
     """The engine at an instant.
 
     last, base    the newest states, and those of a window earlier, each with its instant; None: not (yet) there
-    why           the last scrape brought nothing, for this reason; since_ns: nothing since then
-    restarted_ns  when it was seen to have begun anew; None: never
+    why           why the last scrape failed; since_ns: time of the last one that succeeded
+    restarted_ns  when a restart was seen; None: never
     """
 
     last: _Scrape | None
@@ -168,12 +168,12 @@ class ServerView:
         self._sampler.stop()
 
     def wait(self) -> None:
-        """Until each source has been asked twice, so that there are rates; for some seconds at most."""
+        """Wait until each source has been polled twice, so that there are rates; for some seconds at most."""
         self._sampler.wait(2, _FIRST_ROUND_S + 2 * self._interval_s)
 
     @property
     def over(self) -> bool:
-        """A server goes on."""
+        """A server has no end."""
         return False
 
     def snapshot(self) -> Snapshot:
@@ -181,10 +181,10 @@ class ServerView:
         return self.describe(self._scrapes.window(), self._sampler.states())
 
     def describe(self, engine: EngineWindow, states: Sequence[State]) -> Snapshot:
-        """The engine and the collectors' states as one glance."""
+        """The engine and the collectors' states as one snapshot."""
         tracks = _tracks(states)
         base = engine.base if engine.why is None else None
-        found = cards(tracks)
+        shown = cards(tracks)
         return Snapshot(
             at=self._now_s(),
             source=printable(self._target.url, _NAME),
@@ -193,10 +193,10 @@ class ServerView:
             window_s=None if base is None or engine.last is None else (engine.last.at_ns - base.at_ns) / NS_PER_S,
             streams=list(_streams(engine)),
             local=self._why_not is None,
-            cards=found,
+            cards=shown,
             host=host(tracks),
             kernel=kernel(tracks),
-            notes=[*self._engine_notes(engine), *self._machine_notes(states, seen=bool(found))],
+            notes=[*self._engine_notes(engine), *self._machine_notes(states, seen=bool(shown))],
         )
 
     def _engine_notes(self, engine: EngineWindow) -> list[str]:
@@ -204,12 +204,12 @@ class ServerView:
         notes = []
         if engine.why is not None:
             notes.append(f"No answer for {(now_ns - engine.since_ns) / NS_PER_S:.0f} s, still trying: {engine.why}")
-        told = {} if engine.last is None or engine.why is not None else engine.last.states
-        silent = sorted({s.engine for s in told.values() if all(getattr(s, name) is None for name in _LATENCIES)})
+        current = {} if engine.last is None or engine.why is not None else engine.last.states
+        silent = sorted({s.engine for s in current.values() if all(getattr(s, name) is None for name in _LATENCIES)})
         if silent:
             notes.append(f"{' and '.join(silent)} has no latencies on its page: a run against it measures them.")
         if engine.restarted_ns is not None and now_ns - engine.restarted_ns < self._window_s * NS_PER_S:
-            notes.append("The engine began anew: its counters fell.")
+            notes.append("The engine restarted: its counters fell.")
         return notes
 
     def _machine_notes(self, states: Sequence[State], *, seen: bool) -> list[str]:
@@ -228,11 +228,11 @@ class ServerView:
 
 
 def _is_simulated(transport: Transport, target: Target, headers: Headers) -> bool:
-    """Whether it says that it is the embedded engine."""
+    """Whether its version is the embedded engine's."""
     with contextlib.suppress(TargetError, msgspec.MsgspecError, UnicodeError):
         answer = fetch(transport, target, "/version", headers, timeout_s=3.0)
-        told = msgspec.json.decode(answer.body, type=dict[str, object]).get("version")
-        return isinstance(told, str) and told.startswith(_SIMULATED)
+        version = msgspec.json.decode(answer.body, type=dict[str, object]).get("version")
+        return isinstance(version, str) and version.startswith(_SIMULATED)
     return False
 
 
@@ -252,7 +252,7 @@ def _printable(series: Series) -> Series:
 
 
 def _streams(engine: EngineWindow) -> Iterable[Stream]:
-    """A row a model. While the engine does not answer, only the names: what it said last is not what is."""
+    """A row a model. While the engine does not answer, only the names: its last state is not its present one."""
     if engine.last is None:
         return
     for model, state in sorted(engine.last.states.items()):
@@ -270,7 +270,7 @@ def _streams(engine: EngineWindow) -> Iterable[Stream]:
 
 
 def describe_stream(model: str, grown: EngineState, span_s: float) -> Stream:
-    """What `grown` in `span_s`, the difference of two states, says; gauges are the later state's."""
+    """What `grown` in `span_s`, the difference of two states, as rates and latencies; gauges are the later state's."""
 
     def per_s(value: float | None) -> float | None:
         return value / span_s if value is not None and span_s > 0 else None
@@ -297,7 +297,7 @@ def describe_stream(model: str, grown: EngineState, span_s: float) -> Stream:
 
 def _times(histogram: Histogram | None) -> Times | None:
     """Milliseconds out of a histogram of seconds. A percentile in its last bucket is only known to lie above that one's
-    lower bound, and one in its first bucket below that one's upper bound: they are told as the bound."""
+    lower bound, and one in its first bucket below that one's upper bound: they are given as the bound."""
     average = None if histogram is None else mean(histogram)
     if histogram is None or average is None:
         return None

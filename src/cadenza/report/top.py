@@ -58,7 +58,7 @@ class _Column(NamedTuple):
 
 
 def render(snapshot: Snapshot, width: int, every_s: float, streams: int = _STREAMS, cards: int = _CARDS) -> "Group":
-    """The whole view for a terminal of `width` columns, looked at every `every_s` seconds; so many rows at most of
+    """The whole view for a terminal of `width` columns, updated every `every_s` seconds; this many rows at most of
     models, the busiest, and of cards, those in trouble before the busiest."""
     from rich.console import Group
     from rich.text import Text
@@ -115,16 +115,16 @@ def _title(snapshot: Snapshot, every_s: float, width: int) -> "Text":
     engines = list(dict.fromkeys(stream.engine for stream in snapshot.streams if stream.engine is not None))
     span = UNDEFINED if snapshot.window_s is None else f"{snapshot.window_s:.{0 if snapshot.window_s >= 10 else 1}f} s"
     pace = f"every {every_s:g} s, over the last {span}" if snapshot.status in _GOES_ON else f"its last {span}"
-    told = f"  {' '.join(engines)}" if engines else ""
+    names = f"  {' '.join(engines)}" if engines else ""
     simulated = "  SIMULATED" if snapshot.simulated else ""
-    taken = len(told) + len(simulated) + len(snapshot.status) + 2
-    beside = width - taken - len(pace) - 2
-    room = beside if beside >= min(len(snapshot.source), _SOURCE_AT_LEAST) else width - taken
+    taken = len(names) + len(simulated) + len(snapshot.status) + 2
+    remaining = width - taken - len(pace) - 2
+    room = remaining if remaining >= min(len(snapshot.source), _SOURCE_AT_LEAST) else width - taken
     text.append(printable(snapshot.source, max(_NAME_AT_LEAST, room)), style="bold")
-    text.append(told)
+    text.append(names)
     text.append(f"  {snapshot.status}", style=_STATUS.get(snapshot.status, ""))
     text.append(simulated, style="bold yellow")
-    if room == beside:
+    if room == remaining:
         text.append(" " * (width - text.cell_len - len(pace)) + pace, style="dim")
     return text
 
@@ -138,7 +138,7 @@ def _progress(run: Progress) -> str:
 
 
 def _most(rows: Sequence[_Row], limit: int, weight: Callable[[_Row], Any]) -> list[_Row]:
-    """The `limit` heaviest of them, in their own order."""
+    """The `limit` heaviest of them, in their order."""
     kept = sorted(range(len(rows)), key=lambda n: weight(rows[n]), reverse=True)[:limit]
     return [rows[n] for n in sorted(kept)]
 
@@ -173,8 +173,8 @@ def _stream_tables(snapshot: Snapshot, width: int, most: int) -> "list[Renderabl
 
 
 def _load_columns(streams: Sequence[Stream]) -> list[_Column]:
-    def column(above: str, name: str, tell: Callable[[Stream], _Cell], rank: int = 0) -> _Column:
-        return _Column(above, name, [tell(stream) for stream in streams], rank)
+    def column(above: str, name: str, cell: Callable[[Stream], _Cell], rank: int = 0) -> _Column:
+        return _Column(above, name, [cell(stream) for stream in streams], rank)
 
     return [
         column("", "run", lambda s: _number(s.running, 0)),
@@ -189,7 +189,7 @@ def _load_columns(streams: Sequence[Stream]) -> list[_Column]:
 
 
 def _latency_columns(streams: Sequence[Stream], run: Progress | None) -> list[_Column]:
-    """TTFT, from when a request was due where it has a time of its own; TPOT, or the ITL where that is all there is."""
+    """TTFT, from when a request was due where the load is open or capped; TPOT, or else the ITL."""
     due = run is not None and run.load != LoadLabel.CLOSED
     first = [stream.user_ttft_ms if due else stream.ttft_ms for stream in streams]
     per_request = [stream.tpot_ms for stream in streams]
@@ -220,8 +220,8 @@ def _all_times(stream: Stream) -> list[Times]:
 
 
 def _card_columns(cards: Sequence[Card]) -> list[_Column]:
-    def column(above: str, name: str, tell: Callable[[Card], _Cell], rank: int = 0, *, left: bool = False) -> _Column:
-        return _Column(above, name, [tell(card) for card in cards], rank, left)
+    def column(above: str, name: str, cell: Callable[[Card], _Cell], rank: int = 0, *, left: bool = False) -> _Column:
+        return _Column(above, name, [cell(card) for card in cards], rank, left)
 
     return [
         column("", "GPU", lambda c: _Cell(printable(c.gpu, 20)), left=True),
@@ -244,7 +244,7 @@ def _power(card: Card) -> _Cell:
 
 
 def _hottest(card: Card) -> _Cell:
-    """The sensor that is nearest to its limit; the hottest one where no limits are told."""
+    """The sensor that is nearest to its limit; the hottest one where no limits are known."""
     if not card.temperatures_c:
         return _Cell(UNDEFINED)
     limits = card.limits_c
@@ -292,12 +292,12 @@ def _percent(value: float | None, style: str = "") -> _Cell:
 
 def _pair(value: float | None, limit: float | None, factor: float, decimals: int) -> _Cell:
     """A value, and what it can be at most where that is known."""
-    told = _number(None if value is None else value * factor, decimals).text
-    return _Cell(told if limit is None else f"{told}/{limit * factor:.{decimals}f}")
+    text = _number(None if value is None else value * factor, decimals).text
+    return _Cell(text if limit is None else f"{text}/{limit * factor:.{decimals}f}")
 
 
 def _fits(columns: Sequence[_Column], width: int) -> bool:
-    """With a name of the least width, or its own if that is less."""
+    """With a name of the least width, or its width if that is less."""
     first, *rest = columns
     return min(first.width, _NAME_AT_LEAST) + sum(_GAP + column.width for column in rest) <= width
 

@@ -48,7 +48,7 @@ class Tail:
 
 
 class Fresh(NamedTuple):
-    """What has been added since the last look. `behind`: there is more already."""
+    """What has been added since the last read. `behind`: there is more already."""
 
     records: list[Record]
     samples: list[Sample]

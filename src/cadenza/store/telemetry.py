@@ -6,7 +6,7 @@ that could not be read: card, reason and count, at the first occurrence and once
 
 Schema 2 has a series as an object: `{"name": "gpu_busy_ratio", "labels": {"gpu": "0000:43:00.0", "vendor": "amd"}}`.
 Schema 1 had it as text, `amdgpu_busy_ratio{gpu=0000:43:00.0}`, in files whose line 1 has the run's schema, 1 or 2. So
-each series is read by its own form. This module is the only one that parses the text.
+each series is read by its form. This module is the only one that parses the text.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ import msgspec
 from cadenza.readings import DEFAULT_INTERVAL_S, Missed, Reading, ReadingTable, Sample, Series
 
 TELEMETRY = "telemetry.jsonl"
-# Of this file; the run's records have a schema of their own.
+# Of this file; the run's records have a separate one.
 SCHEMA = 2
 _VENDORS = {"amdgpu": "amd", "nvidia": "nvidia"}
 _LOCK_TRIES, _LOCK_WAIT_S = 100, 0.01
@@ -63,7 +63,7 @@ class _Line(msgspec.Struct, omit_defaults=True):
 class TelemetryFile:
     """The file, appended by one process; several may have it open. A source belongs to one of them.
 
-    A line's stamp is taken under the file's lock, so that whoever holds the lock has seen everything older.
+    A line's stamp is taken under the file's lock, so that the holder of the lock can read everything older.
     """
 
     def __init__(self, folder: Path, header: Header) -> None:
@@ -213,7 +213,7 @@ def read_telemetry(folder: Path) -> ReadingTable | None:
 
 @contextlib.contextmanager
 def locked(fd: int, how: int = fcntl.LOCK_EX) -> Iterator[None]:
-    """Hold the file's lock; go on without it after a second, since whoever holds it may have been stopped."""
+    """Hold the file's lock; continue without it after a second, since its holder may have been stopped."""
     for _ in range(_LOCK_TRIES):
         try:
             fcntl.flock(fd, how | fcntl.LOCK_NB)

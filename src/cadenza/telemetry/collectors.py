@@ -26,7 +26,7 @@ def find_collectors(
     smi_json: Path | None = None,
     kernel_log: str = AUTO,
 ) -> list[Collector]:
-    """The collectors for the machine below `root`; whoever calls closes them.
+    """The collectors for the machine below `root`; the caller closes them.
 
     embedded     the engine is the embedded one: no cards below / serve it, and none are read
     lasting      for a service that cards may appear under: also collectors that need a card

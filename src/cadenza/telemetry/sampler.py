@@ -1,7 +1,7 @@
-"""Every collector on a thread of its own, all at one interval: what each brought home last, and how old that is.
+"""Every collector on a separate thread, all at one interval: the last round of each, and its age.
 
 So a collector that is stuck (a tool that waits for a dead driver, a sysfs read that sleeps) delays no other, and
-whoever asks for the state of things never waits for hardware.
+`states` never waits for hardware.
 """
 
 import math
@@ -17,7 +17,7 @@ from cadenza.readings import DEFAULT_INTERVAL_S, Collected, Collector, Missing, 
 from cadenza.record import printable
 from cadenza.telemetry.families import FAMILIES
 
-# Readings older than this, or than so many intervals, are no longer told: a number that has stopped moving deceives.
+# Readings older than this, or than so many intervals, are dropped: a value that has stopped changing misleads.
 STALE_S = 10.0
 STALE_INTERVALS = 20
 _STOP_S = 2.0
@@ -35,10 +35,10 @@ class Round(NamedTuple):
 class State(NamedTuple):
     """One collector at an instant.
 
-    success       its last round brought something, and is not stale
+    success       its last round has readings and is not stale
     age_s         since the end of that round; since the sampler's beginning where none has ended
     duration_s    of that round; None where none has ended
-    missing       values that were not to be had, by reason, since the sampler's beginning
+    missing       values that could not be read, by reason, since the sampler's beginning
     readings      of that round; empty once stale
     last_round    that round, stale or not
     """
@@ -141,7 +141,7 @@ class Sampler:
         return State(collector.name, bool(readings), age_s, duration_s, missing, readings, last)
 
     def _sample(self, index: int, wait: Callable[[float], bool]) -> None:
-        """Rounds on the grid until `wait(seconds)` says that it is over."""
+        """Rounds on the grid until `wait(seconds)` returns True."""
         due_ns = self._clock.now_ns()
         while not self._stopped.is_set():
             self._round(index)
@@ -157,7 +157,7 @@ class Sampler:
         try:
             collected = _check(self.collectors[index].collect(), [] if before is None else before.collected.readings)
         except Exception:
-            # Its promise is not to raise. One that breaks it fails alone, and goes on being asked.
+            # By contract it does not raise. One that does fails alone, and is still polled.
             collected = Collected([], [Missing(self.collectors[index].name, "", "failed")])
         ended_ns = self._clock.now_ns()
         with self._changed:

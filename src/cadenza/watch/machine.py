@@ -169,12 +169,12 @@ class MachineWatch:
 
 
 def find_pages(settings: Telemetry, targets: Sequence[Target], headers: Headers) -> list[Page]:
-    """Where the engine's metrics are: below each base URL, or where the settings say.
+    """Where the engine's metrics are: below each base URL, or the URL of the settings.
 
-    A page of another host than the run's gets no key of the run's. TargetError: nothing answers where they say.
+    A page of another host than the run's gets no key of the run's. TargetError: that URL does not answer.
     """
     if settings.metrics_url is None:
         return [Page(target, "/metrics", headers) for target in targets]
-    found = resolve(settings.metrics_url)
-    known = any(target.origin.host == found.origin.host for target in targets)
-    return [Page(found, "" if found.prefix else "/metrics", headers if known else ())]
+    elsewhere = resolve(settings.metrics_url)
+    known = any(target.origin.host == elsewhere.origin.host for target in targets)
+    return [Page(elsewhere, "" if elsewhere.prefix else "/metrics", headers if known else ())]

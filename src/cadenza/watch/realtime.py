@@ -1,4 +1,4 @@
-"""Sampling in real time: in a process of its own, which shares nothing with the client but the clock and a file.
+"""Sampling in real time: in a process of its own, which shares only the clock and a file with the client.
 
 It is forked, of low priority, keeps off the core that a worker of the client takes, and ends with its parent. Where it
 ends before that (the kernel was short of memory, or somebody killed it) the run hears of it at the next edge of a
@@ -34,7 +34,7 @@ _FIRST_ROUND_S = 2.0
 _FLUSH_S = 4.0
 _NICE = 10
 _OPEN_AT_MOST = 1 << 20
-# What kills it again and again is not outwitted; the run goes on without.
+# What kills it repeatedly is likely to do so again; the run continues without it.
 _STARTED_ANEW_AT_MOST = 3
 
 
@@ -77,7 +77,7 @@ class Kept(Collector):
 
 
 class EnginePage(Collector):
-    """The engine's gauges and counters as a collector's rounds, over a transport of its own."""
+    """The engine's gauges and counters as a collector's rounds, over a separate transport."""
 
     name = "engine"
 
@@ -201,7 +201,7 @@ class SamplerProcess:
             self._child = None
 
     def _note_death(self, *, again: bool) -> bool:
-        """Whether it has ended by itself since it was asked last; `again`: it will be started anew."""
+        """Whether it has ended by itself since the last call; `again`: it will be restarted."""
         how = None if self._child is None else _how_it_ended(self._child[0])
         if self._child is None or how is None:
             return False
@@ -276,7 +276,7 @@ def _describe(first: _FirstRound) -> str:
     if not first.started:
         return "the sampler did not start"
     seen = [f"{name} ({count} series)" for name, count in first.counts.items() if count]
-    return ", ".join(seen) if seen else "nothing of the machine"
+    return ", ".join(seen) if seen else "no machine metrics"
 
 
 def _how_it_ended(child: int) -> str | None:

@@ -47,8 +47,8 @@ _NAMES = (
 class VirtualSampler:
     """`watch.Sampling` in virtual time, of what is behind `transport`.
 
-    interval_s   between two looks at the engine; at the cards it looks every `CARDS_EVERY_S`, if that is longer, and
-                 at the edges of points. Their busy share is that of all the time since the last look
+    interval_s   between two samples of the engine; cards are sampled every `CARDS_EVERY_S`, if that is longer, and
+                 at the edges of points. Their busy share covers the time since their last sample
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class _Cards:
     def __init__(self, core: Core, profile: Profile, clock: VirtualSampler, file: TelemetryFile) -> None:
         """UsageError: the profile names no cards, or one that the board does not know. OSError: no folder."""
         if profile.system is None:
-            raise UsageError(f"the profile {profile.name} does not say which cards it has")
+            raise UsageError(f"the profile {profile.name} names no cards")
         self._core = core
         self._board = Board.for_devices(profile.system.devices, 0)
         self._vram_bytes = [
@@ -184,7 +184,7 @@ class _Cards:
         self._busy_ns = 0
 
     def is_due(self, now_ns: int, every_ns: int) -> bool:
-        """Whether the last look is so long ago; two at one instant would know of no time in between."""
+        """Whether the last sample is that long ago; two at one instant have no time in between."""
         return self._seen_ns is None or now_ns - self._seen_ns >= max(1, every_ns)
 
     def poll(self, now_ns: int) -> None:
@@ -205,7 +205,7 @@ class _Cards:
 
 
 def _remove_left(within: Path) -> None:
-    """Our folders of runs that were killed: they are old, and nobody holds their lock."""
+    """Remove the folders of runs that were killed: those that are old and not locked."""
     for folder in within.glob(f"{_FOLDER}*"):
         with contextlib.suppress(OSError):
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
