@@ -40,7 +40,8 @@ def test_a_card_is_what_its_series_say_and_the_rest_is_not_there() -> None:
         row("gpu_busy_ratio", 0.5, gpu=A, vendor="amd"),
         row("gpu_memory_used_bytes", 7, gpu=A, vendor="amd", pool="gtt"),
         row("gpu_memory_used_bytes", 3, gpu=A, vendor="amd", pool="vram"),
-        row("gpu_power_watts", 180, gpu=A, vendor="amd", type="instant"),
+        row("gpu_power_watts", 999, gpu=A, vendor="amd", type="instant"),
+        row("gpu_power_watts", 180, gpu=A, vendor="amd", type="average"),
         row("gpu_temperature_celsius", 60, gpu=A, vendor="amd", sensor="edge"),
         row("gpu_temperature_limit_celsius", 90, gpu=A, vendor="amd", sensor="edge", limit="crit"),
         row("gpu_temperature_limit_celsius", 95, gpu=A, vendor="amd", sensor="edge", limit="emergency"),
@@ -49,6 +50,7 @@ def test_a_card_is_what_its_series_say_and_the_rest_is_not_there() -> None:
         row("gpu_clock_hertz", 8e8, gpu=A, vendor="amd", domain="mclk"),
         row("gpu_clock_hertz", 17e8, gpu=A, vendor="amd", domain="sclk"),
         row("gpu_busy_ratio", 1, gpu=B, vendor="nvidia"),
+        row("gpu_power_watts", 60, gpu=B, vendor="nvidia", type="instant"),
         row("gpu_clock_hertz", 2e9, gpu=B, vendor="nvidia", domain="sm"),
         row("cadenza_kernel_events_total", 1, gpu="0000:99:00.0", event="ring_timeout"),
     ]
@@ -64,7 +66,7 @@ def test_a_card_is_what_its_series_say_and_the_rest_is_not_there() -> None:
             throttled=["ppt0"],
             clock_hz=17e8,
         ),
-        Card(gpu=B, busy=1, clock_hz=2e9),
+        Card(gpu=B, busy=1, power_w=60, clock_hz=2e9),
     ]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cadenza.readings import Missed, Reading, Row, Sample, Series
@@ -222,6 +222,7 @@ def test_a_label_may_have_any_text(
 PLAIN = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=","), min_size=1, max_size=12)
 
 
+@example("running", {"a": "}"}, "a/b,model=}x}")
 @given(st.sampled_from(("running", "cadenza_host_cpu_ratio", "up")), st.dictionaries(NAMES, PLAIN, max_size=3), TEXT)
 def test_a_key_of_schema_1_is_the_series_that_it_was_written_from(name: str, plain: dict[str, str], model: str) -> None:
     labels = {f"l_{label}": text for label, text in plain.items() if "model=" not in text} | {"target": "0"}
