@@ -29,11 +29,11 @@ from cadenza.engine.board.boards import Board
 from cadenza.engine.board.card import Activity
 from cadenza.readings import Collected, Collector, Missing, Reading
 from cadenza.telemetry.cards.amdgpu import AmdgpuCollector
-from cadenza.telemetry.exporter import Server, listen
+from cadenza.telemetry.exporter import MetricsServer, listen
 from cadenza.telemetry.exposition import tabulate
 from cadenza.telemetry.pages import Site
 from cadenza.telemetry.sampler import Sampler
-from cadenza.telemetry.web_config import Watch
+from cadenza.telemetry.web_config import ConfigWatch
 
 DEVICES = ("mi50-32gb", "rx6900xt")
 MAX_CPU, MAX_MB, MAX_GROWTH_MB = 0.01, 60.0, 1.0
@@ -179,7 +179,7 @@ def live(hours: float) -> tuple[float, float, int, int]:
             "bench",
         )
         listener = listen("127.0.0.1", 0)
-        server, done = Server(listener, site, Watch(None)), threading.Event()
+        server, done = MetricsServer(listener, site, ConfigWatch(None)), threading.Event()
         thread = threading.Thread(target=server.run, args=(done.is_set,))
         thread.start()
         client = http.client.HTTPConnection("127.0.0.1", listener.getsockname()[1], timeout=10)

@@ -130,7 +130,7 @@ def test_who_has_nothing_for_the_page_is_named_with_the_reason(
     shutil.copy("/proc/stat", tmp_path / "proc/stat")
     assert run("--once", "--root", str(tmp_path), "--kernel-log", "none", "--interval", "0.05") == 0
     out, err = capsys.readouterr()
-    assert err == "amdgpu has nothing to tell: absent\npcie has nothing to tell: absent\n"
+    assert err == "amdgpu: no devices found\npcie: no devices found\n"
     assert "\ncadenza_host_cores " in out
 
 
@@ -309,7 +309,7 @@ def test_a_service_that_starts_before_the_first_run_waits_for_its_folder(root: P
     late = ("--runs", str(folder), "--smi-json", str(text))
     with exporting("--root", str(root), "--kernel-log", "none", *late) as (process, port):
         assert process.stderr is not None
-        assert process.stderr.readline() == f"warning: --runs {folder}: there is no such folder yet; it is waited for\n"
+        assert process.stderr.readline() == f"warning: --runs {folder}: there is no such folder yet; waiting for it\n"
         assert "--smi-json" in process.stderr.readline()
         assert "cadenza_runs_running" not in scrape(port)
         writer = create_run(folder / "r1", manifest())

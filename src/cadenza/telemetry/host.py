@@ -43,10 +43,10 @@ class HostCollector(Collector):
             (self._read_network, (_RECEIVED, _SENT)),
         ):
             try:
-                found, gaps = read()
+                series_values, gaps = read()
             except UnreadableError as error:
-                found, gaps = [], dict.fromkeys(families, error.reason)
-            readings += found
+                series_values, gaps = [], dict.fromkeys(families, error.reason)
+            readings += series_values
             missing += [Missing(family, "", reason) for family, reason in gaps.items()]
         return Collected(readings, missing)
 
@@ -97,7 +97,7 @@ class HostCollector(Collector):
         return readings, gaps
 
     def _read_network(self) -> tuple[list[Reading], dict[str, Reason]]:
-        found: dict[tuple[str, Labels], float] = {}
+        series_values: dict[tuple[str, Labels], float] = {}
         for line in _read_table(self._proc / "net" / "dev")[: _DEVICES + 2]:
             name, colon, rest = line.rpartition(b":")
             columns = _numbers(rest.split())
@@ -107,9 +107,9 @@ class HostCollector(Collector):
             if len(name.strip()) > _NAME_BYTES or not device.isprintable():
                 continue
             labels: Labels = (("device", device),)
-            found.setdefault((_RECEIVED, labels), float(columns[_RX_BYTES]))
-            found.setdefault((_SENT, labels), float(columns[_TX_BYTES]))
-        readings = [Reading(*series, value) for series, value in found.items()]
+            series_values.setdefault((_RECEIVED, labels), float(columns[_RX_BYTES]))
+            series_values.setdefault((_SENT, labels), float(columns[_TX_BYTES]))
+        readings = [Reading(*series, value) for series, value in series_values.items()]
         return readings, {} if readings else {_RECEIVED: "malformed", _SENT: "malformed"}
 
 

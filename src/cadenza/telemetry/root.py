@@ -28,7 +28,7 @@ _REASONS: dict[int, Reason] = {
 
 
 class UnreadableError(Exception):
-    """A file gave nothing; `reason` says why."""
+    """A file could not be read; `reason` is why."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from cadenza.readings import Missing, Reason
 from cadenza.telemetry.cards import kfd
-from cadenza.telemetry.cards.kfd import Node, Process, Topology, gfx_name, parse_properties, pci_address, read_processes
+from cadenza.telemetry.cards.kfd import (
+    ComputeProcess,
+    Node,
+    Topology,
+    gfx_name,
+    parse_properties,
+    pci_address,
+    read_processes,
+)
 from cadenza.telemetry.findings import Findings
 from cadenza.telemetry.root import UnreadableError
 
@@ -110,11 +118,11 @@ def test_a_node_that_does_not_say_where_it_is(tmp_path: Path, text: str, reason:
 def test_processes(tmp_path: Path) -> None:
     root = stand(SYSFS / "mixed_mi50_rx6900xt", tmp_path)
     assert list(read_processes(root, frozenset({51887, 24513}))) == [
-        Process("4321", 24513, 14763950080, 0.0),
-        Process("4321", 51887, 30950064128, 1.204113),
-        Process("5000", 51887, 0, None),
+        ComputeProcess("4321", 24513, 14763950080, 0.0),
+        ComputeProcess("4321", 51887, 30950064128, 1.204113),
+        ComputeProcess("5000", 51887, 0, None),
     ]
-    assert list(read_processes(root, frozenset({24513}))) == [Process("4321", 24513, 14763950080, 0.0)]
+    assert list(read_processes(root, frozenset({24513}))) == [ComputeProcess("4321", 24513, 14763950080, 0.0)]
 
 
 def test_what_is_no_process_or_no_number_is_left_out(tmp_path: Path) -> None:
@@ -124,9 +132,9 @@ def test_what_is_no_process_or_no_number_is_left_out(tmp_path: Path) -> None:
     (folder / "4321/vram_51887").write_text("N/A\n", encoding="ascii")
     (folder / "4321/sdma_24513").write_text("-5\n", encoding="ascii")
     assert list(read_processes(root, frozenset({51887, 24513}))) == [
-        Process("4321", 24513, 14763950080, None),
-        Process("4321", 51887, None, 1.204113),
-        Process("5000", 51887, 0, None),
+        ComputeProcess("4321", 24513, 14763950080, None),
+        ComputeProcess("4321", 51887, None, 1.204113),
+        ComputeProcess("5000", 51887, 0, None),
     ]
 
 

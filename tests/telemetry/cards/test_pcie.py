@@ -223,9 +223,9 @@ def refuse(reason: Reason) -> str:
 )
 def test_a_read_that_fails_at_once_is_not_repeated_at_once(root: Path, reason: Reason, pause_s: float) -> None:
     watch = Watch(root / "sys/class/drm/card1/device", lambda path: refuse(reason), ManualClock())
-    assert watch.look() == pause_s
-    assert watch.found == (0, reason)
-    assert watch.asking_ns is None
+    assert watch.read_once() == pause_s
+    assert watch.result == (0, reason)
+    assert watch.read_began_ns is None
 
 
 def test_a_read_that_took_its_second_is_followed_by_the_next(root: Path) -> None:
@@ -236,8 +236,8 @@ def test_a_read_that_took_its_second_is_followed_by_the_next(root: Path) -> None
         return "1 1 256"
 
     watch = Watch(root / "sys/class/drm/card1/device", read, clock)
-    assert watch.look() == 0.75
-    assert watch.found == (SECOND // 4, (256.0, 256.0))
+    assert watch.read_once() == 0.75
+    assert watch.result == (SECOND // 4, (256.0, 256.0))
 
 
 def test_a_card_that_sleeps_is_not_asked(root: Path) -> None:
@@ -250,8 +250,8 @@ def test_a_card_that_sleeps_is_not_asked(root: Path) -> None:
         return "1 1 256"
 
     watch = Watch(device, read, ManualClock())
-    assert watch.look() == 1.0
-    assert watch.found == (0, "asleep")
+    assert watch.read_once() == 1.0
+    assert watch.result == (0, "asleep")
     assert asked == []
 
 
@@ -260,8 +260,8 @@ def test_a_reader_that_breaks_has_failed(root: Path) -> None:
         raise ZeroDivisionError
 
     watch = Watch(root / "sys/class/drm/card1/device", read, ManualClock())
-    assert watch.look() == 1.0
-    assert watch.found == (0, "failed")
+    assert watch.read_once() == 1.0
+    assert watch.result == (0, "failed")
 
 
 def test_more_than_a_bus_can_carry_is_out_of_range(root: Path) -> None:

@@ -262,13 +262,13 @@ def test_the_next_child_is_started_when_the_last_is_gone() -> None:
 def test_failures_have_their_reason_and_the_last_words(answer: object, reason: Reason, said: str) -> None:
     bench = Bench(answer if isinstance(answer, OSError) else (answer, 1.0, 0.0))
     assert bench.collector.collect() == failure(reason)
-    assert bench.collector.said == said
+    assert bench.collector.message == said
 
 
 def test_an_exit_code_does_not_spoil_what_was_said() -> None:
     bench = Bench((Finished(2, card(30).encode(), b"WARNING: low-power state"), 1.0, 0.0))
     assert busy(bench.collector.collect()) == [0.3]
-    assert bench.collector.said == "WARNING: low-power state"
+    assert bench.collector.message == "WARNING: low-power state"
 
 
 def test_a_card_that_is_gone_is_down_and_comes_back() -> None:
@@ -346,7 +346,7 @@ def test_a_real_child() -> None:
     source = f"import sys; print('WARN', {card(70)!r}, sep='\\n'); print('low-power', file=sys.stderr)"
     collector, collected, _ = run(source)
     assert busy(collected) == [0.7]
-    assert collector.said == "low-power"
+    assert collector.message == "low-power"
 
 
 @pytest.mark.slow
@@ -387,7 +387,7 @@ def test_a_grandchild_that_keeps_the_pipes_does_not_keep_the_answer() -> None:
         f"print({card(40)!r}); print(child.pid, file=sys.stderr)"
     )
     collector, collected, took_s = run(source)
-    os.kill(int(collector.said), 9)
+    os.kill(int(collector.message), 9)
     assert busy(collected) == [0.4]
     assert took_s < 10.0
 

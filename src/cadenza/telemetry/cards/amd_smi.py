@@ -1,7 +1,7 @@
 """What a text of amd-smi says: `metric --json`, with `static --json` before it or alone, or `monitor --json`.
 
 The root is a list of cards up to version 6.4, an object with `gpu_data` since 7.0; errors are objects too, on stdout.
-A leaf is {"value": N, "unit": "W"}, "N/A", or a bare number, and a whole section can be "N/A". Memory said to be in MB
+A leaf is {"value": N, "unit": "W"}, "N/A", or a bare number, and a whole section can be "N/A". Memory word to be in MB
 is in MiB. Source: ROCm/amdsmi `amdsmi_cli/amdsmi_commands.py`, and texts of users.
 
 `gpu` is the PCI address where the text has it (`bus.bdf` of static, or `bdf`), else gpu0, by the tool's number. Several
@@ -143,15 +143,15 @@ def parse(text: str) -> Collected:
         members.setdefault(gpu, []).append(index)
     for gpu, numbers in members.items():
         findings = Findings(gpu, "amd")
-        tellers = [index for index in numbers if firsts[index] == index]
-        for index in tellers:
+        leaders = [index for index in numbers if firsts[index] == index]
+        for index in leaders:
             _read_card(cards[index], findings)
         _read_memory([_section(cards[index], "mem_usage") for index in numbers], findings)
-        readings, missing = findings.collect(_EXPECTED if tellers else _OF_PARTITIONS)
+        readings, missing = findings.collect(_EXPECTED if leaders else _OF_PARTITIONS)
         if readings:
             result.readings.append(Reading("gpu_up", (("gpu", gpu), ("vendor", "amd")), 1.0))
         facts = Findings(gpu, "amd")
-        for index in tellers:
+        for index in leaders:
             _read_facts(index, cards[index], facts)
         result.readings.extend([*readings, *facts.collect(()).readings])
         result.missing.extend([*missing, *facts.collect(()).missing])
@@ -318,10 +318,10 @@ def _read_throttling(power: Mapping[str, object], throttle: Mapping[str, object]
     for reason, state in states.items():
         if state is None:
             continue
-        said = state.strip().upper() if isinstance(state, str) else ""
-        if said in ("THROTTLED", "ACTIVE"):
+        word = state.strip().upper() if isinstance(state, str) else ""
+        if word in ("THROTTLED", "ACTIVE"):
             findings.give("gpu_throttled", 1.0, reason)
-        elif said in ("UNTHROTTLED", "NOT ACTIVE"):
+        elif word in ("UNTHROTTLED", "NOT ACTIVE"):
             findings.give("gpu_throttled", 0.0, reason)
         else:
             found = number(state)

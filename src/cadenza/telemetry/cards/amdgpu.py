@@ -82,14 +82,14 @@ class AmdgpuCollector(Collector):
                 card = self._cards[gpu] = _Card(path, _read_driver(self._root))
             if len(card.readings) > _MAX_KNOWN:  # processes come and go
                 card.readings.clear()
-            found = Findings(gpu, "amd", card.readings)
-            if card.look(nodes_of.get(gpu, []), now_ns, found):
-                awake[gpu] = found
-            findings.append(found)
+            card_findings = Findings(gpu, "amd", card.readings)
+            if card.read(nodes_of.get(gpu, []), now_ns, card_findings):
+                awake[gpu] = card_findings
+            findings.append(card_findings)
         if self._processes:
             add_processes(awake, nodes, self._root)
-        for found in findings:
-            collected = found.collect(_FAMILIES)
+        for card_findings in findings:
+            collected = card_findings.collect(_FAMILIES)
             readings += collected.readings
             missing += collected.missing
         readings += [
@@ -119,7 +119,7 @@ class _Card:
         self._residency = Residency()
         self._errors = ErrorCounters()
 
-    def look(self, nodes: Sequence[Node], now_ns: int, findings: Findings) -> bool:
+    def read(self, nodes: Sequence[Node], now_ns: int, findings: Findings) -> bool:
         """Everything the card tells now, into `findings`. False if it sleeps, or if it cannot be told whether."""
         device = self.path.device
         try:
@@ -130,7 +130,7 @@ class _Card:
         else:
             findings.give("gpu_suspended", asleep)
         is_due = not asleep and (self._due_ns is None or now_ns >= self._due_ns)
-        gfx = self._tell(nodes, asleep, is_due, findings)
+        gfx = self._read_facts(nodes, asleep, is_due, findings)
         if asleep:
             self._energy.rest()
             findings.give("gpu_up", 1)
@@ -155,7 +155,7 @@ class _Card:
         findings.give("gpu_up", answered or not findings.failed(_OF_THE_CHIP))
         return True
 
-    def _tell(self, nodes: Sequence[Node], asleep: bool, is_due: bool, findings: Findings) -> str:
+    def _read_facts(self, nodes: Sequence[Node], asleep: bool, is_due: bool, findings: Findings) -> str:
         """`gpu_info`; of a card that sleeps, what was known. The gfx name."""
         device, facts = self.path.device, self._facts
         if not self._known and not asleep:

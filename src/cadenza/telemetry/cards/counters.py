@@ -57,23 +57,23 @@ class ErrorCounters:
         self._excess: dict[tuple[str, str], int] = {}
         self._counts: dict[tuple[str, str], int] = {}
         self._lacks: dict[str, Reason] = {}
-        self._found = Findings("", "amd")
+        self._findings = Findings("", "amd")
 
     def read(self, device: Path, now_ns: int, findings: Findings) -> None:
         """What was found last, asked anew if that is 10 s ago."""
         if self._due_ns is None or now_ns >= self._due_ns:
             self._due_ns = now_ns + RAS_PERIOD_S * NS_PER_S
-            self._found = Findings(findings.gpu, "amd")
-            self._ask(device, self._found)
-        findings.include(self._found)
+            self._findings = Findings(findings.gpu, "amd")
+            self._ask(device, self._findings)
+        findings.include(self._findings)
 
     def _ask(self, device: Path, findings: Findings) -> None:
         self._counts, self._lacks = {}, {}
-        for block, found in read_ras(device).items():
-            if isinstance(found, UnreadableError):
-                self._lacks[block] = found.reason
+        for block, errors in read_ras(device).items():
+            if isinstance(errors, UnreadableError):
+                self._lacks[block] = errors.reason
                 continue
-            for severity, count in found.items():
+            for severity, count in errors.items():
                 self._count((block, severity), count)
         for (block, severity), count in self._counts.items():
             findings.give("gpu_ras_errors_total", count, block, severity)

@@ -63,7 +63,7 @@ def find_cards(root: Path, known: KnownCards | None = None) -> list[CardPath]:
         return []
     matches = [match for name in names if (match := _CARD.fullmatch(name))]
     known = {} if known is None else known
-    found: dict[str, CardPath] = {}
+    by_address: dict[str, CardPath] = {}
     for match in sorted(matches, key=lambda match: int(match[1]))[:_MAX_CARDS]:
         name = match[0]
         try:
@@ -78,10 +78,10 @@ def find_cards(root: Path, known: KnownCards | None = None) -> list[CardPath]:
         if before is None or before[0] != stamp:
             before = known[name] = stamp, _identify(Path(folder, name, "device"), life)
         if (path := before[1]) is not None:
-            found.setdefault(path.gpu, path)
+            by_address.setdefault(path.gpu, path)
     for name in known.keys() - {match[0] for match in matches}:
         del known[name]
-    return _passed_in(list(found.values()), root, names)
+    return _passed_in(list(by_address.values()), root, names)
 
 
 def _passed_in(cards: list[CardPath], root: Path, names: list[str]) -> list[CardPath]:
@@ -224,15 +224,15 @@ def read_ras(device: Path) -> dict[str, dict[str, int] | UnreadableError]:
         names = sorted(entry.name for entry in (device / "ras").iterdir() if entry.name.endswith("_err_count"))
     except OSError:
         return {}
-    found: dict[str, dict[str, int] | UnreadableError] = {}
+    errors: dict[str, dict[str, int] | UnreadableError] = {}
     for name in names:
         block = clean(name.removesuffix("_err_count"))
         if block:
             try:
-                found[block] = parse_ras_counts(read_text(device / "ras" / name))
+                errors[block] = parse_ras_counts(read_text(device / "ras" / name))
             except UnreadableError as error:
-                found[block] = error
-    return found
+                errors[block] = error
+    return errors
 
 
 def parse_bad_pages(text: str) -> dict[str, int]:
@@ -245,7 +245,7 @@ def parse_bad_pages(text: str) -> dict[str, int]:
     lines = [line for line in map(str.strip, text.splitlines()) if line]
     if lines and not any(_PAGE.fullmatch(line) or line.startswith("gpu pfn") for line in lines):
         raise UnreadableError("malformed")
-    counts = Counter(_PAGE_STATES[found[1].upper()] for found in map(_PAGE.fullmatch, lines) if found)
+    counts = Counter(_PAGE_STATES[errors[1].upper()] for errors in map(_PAGE.fullmatch, lines) if errors)
     return {state: counts[state] for state in _PAGE_STATES.values()}
 
 

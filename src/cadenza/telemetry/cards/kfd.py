@@ -34,7 +34,7 @@ class Node(NamedTuple):
     vram_bytes: int | None
 
 
-class Process(NamedTuple):
+class ComputeProcess(NamedTuple):
     """What process `pid` (the host's number) has on one GPU: VRAM, and the time of its copies; None if not told."""
 
     pid: str
@@ -111,7 +111,7 @@ class Topology:
         self._nodes.append(Node(number, gpu, gpu_id, gfx, bank.get("size_in_bytes")))
 
 
-def read_processes(root: Path, gpu_ids: frozenset[int]) -> Iterator[Process]:
+def read_processes(root: Path, gpu_ids: frozenset[int]) -> Iterator[ComputeProcess]:
     """Compute processes with files of those GPUs, the lowest pids first; at most 1024 processes are looked at.
 
     `cu_occupancy` is never read: the answer stalls the compute units' counters, and is all ones where there is none.
@@ -132,7 +132,7 @@ def read_processes(root: Path, gpu_ids: frozenset[int]) -> Iterator[Process]:
         for gpu_id, values in sorted(found.items()):
             sdma_us = values.get("sdma")
             sdma_s = None if sdma_us is None else sdma_us / _MICROSECONDS
-            yield Process(str(pid), gpu_id, values.get("vram"), sdma_s)
+            yield ComputeProcess(str(pid), gpu_id, values.get("vram"), sdma_s)
 
 
 def add_processes(findings: dict[str, Findings], nodes: list[Node], root: Path) -> None:

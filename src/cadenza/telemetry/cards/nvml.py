@@ -100,7 +100,7 @@ class NvmlCollector(Collector):
             return Collected([], [Missing(self.name, "", self._reason(error))])
         result = Collected([], [])
         for index in range(count):
-            self._look(index, result)
+            self._read_card(index, result)
         there = {dict(reading.labels)["gpu"] for reading in result.readings} | {lack.gpu for lack in result.missing}
         for gpu in self._seen:
             if gpu not in there:
@@ -124,7 +124,7 @@ class NvmlCollector(Collector):
         self._constants.clear()
         return None
 
-    def _look(self, index: int, result: Collected) -> None:
+    def _read_card(self, index: int, result: Collected) -> None:
         """One card, into `result`; one that is lost is down, and nothing else is told of it."""
         gpu = self._gpus.get(index, "")
         try:
@@ -175,14 +175,14 @@ class _Card:
     def read_constants(self) -> Collected:
         nvml, handle = self._nvml, self._handle
         texts = []
-        for ask in (
+        for read in (
             lambda: nvml.nvmlDeviceGetName(handle),
             nvml.nvmlSystemGetDriverVersion,
             lambda: nvml.nvmlDeviceGetUUID(handle),
             lambda: nvml.nvmlDeviceGetVbiosVersion(handle),
         ):
             try:
-                texts.append(printable(_text(ask()), _LABEL_CHARS))
+                texts.append(printable(_text(read()), _LABEL_CHARS))
             except Exception as error:
                 self._stop_if_lost(error)
                 texts.append("")
@@ -193,7 +193,7 @@ class _Card:
             ("SHUTDOWN", "gpu", "emergency"),
             ("MEM_MAX", "mem", "crit"),
         ):
-            self._ask("gpu_temperature_limit_celsius", partial(self._threshold, threshold), sensor, limit)
+            self._read("gpu_temperature_limit_celsius", partial(self._threshold, threshold), sensor, limit)
         collected = self._findings.collect(_CONSTANT)
         self._findings = Findings(self._findings.gpu, "nvidia")
         return collected
@@ -205,40 +205,40 @@ class _Card:
         self._read_link()
         if pcie:
             for family, way in zip(_PCIE, ("RX", "TX"), strict=True):
-                self._ask(family, partial(self._throughput, way))
+                self._read(family, partial(self._throughput, way))
         return self._findings.collect((*_EXPECTED, *(_PCIE if pcie else ())))
 
     def _read_activity(self) -> None:
         nvml, handle = self._nvml, self._handle
-        self._ask("gpu_busy_ratio", lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / _PER_CENT)
-        self._ask("gpu_memory_busy_ratio", lambda: nvml.nvmlDeviceGetUtilizationRates(handle).memory / _PER_CENT)
-        self._ask("gpu_memory_size_bytes", lambda: self._memory().total, "vram")
-        self._ask("gpu_memory_used_bytes", lambda: self._memory().used, "vram")
-        self._ask(
+        self._read("gpu_busy_ratio", lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / _PER_CENT)
+        self._read("gpu_memory_busy_ratio", lambda: nvml.nvmlDeviceGetUtilizationRates(handle).memory / _PER_CENT)
+        self._read("gpu_memory_size_bytes", lambda: self._memory().total, "vram")
+        self._read("gpu_memory_used_bytes", lambda: self._memory().used, "vram")
+        self._read(
             "gpu_temperature_celsius",
             lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
             "gpu",
         )
-        self._ask("gpu_temperature_celsius", lambda: self._field(nvml.NVML_FI_DEV_MEMORY_TEMP), "mem")
-        self._ask("gpu_fan_ratio", lambda: nvml.nvmlDeviceGetFanSpeed(handle) / _PER_CENT)
+        self._read("gpu_temperature_celsius", lambda: self._field(nvml.NVML_FI_DEV_MEMORY_TEMP), "mem")
+        self._read("gpu_fan_ratio", lambda: nvml.nvmlDeviceGetFanSpeed(handle) / _PER_CENT)
 
     def _read_power(self) -> None:
         nvml, handle, family = self._nvml, self._handle, "gpu_power_watts"
-        average = self._ask(family, lambda: self._field(nvml.NVML_FI_DEV_POWER_AVERAGE) / _MILLI, "average")
-        instant = self._ask(family, lambda: self._field(nvml.NVML_FI_DEV_POWER_INSTANT) / _MILLI, "instant")
+        average = self._read(family, lambda: self._field(nvml.NVML_FI_DEV_POWER_AVERAGE) / _MILLI, "average")
+        instant = self._read(family, lambda: self._field(nvml.NVML_FI_DEV_POWER_INSTANT) / _MILLI, "instant")
         if not (average or instant):
             # Older than the two fields: the power of the moment (of Ampere under a driver before 530, over a second).
-            self._ask(family, lambda: nvml.nvmlDeviceGetPowerUsage(handle) / _MILLI, "instant")
-        self._ask("gpu_power_cap_watts", lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / _MILLI)
-        self._ask("gpu_energy_joules_total", lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / _MILLI)
+            self._read(family, lambda: nvml.nvmlDeviceGetPowerUsage(handle) / _MILLI, "instant")
+        self._read("gpu_power_cap_watts", lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / _MILLI)
+        self._read("gpu_energy_joules_total", lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / _MILLI)
 
     def _read_clocks(self) -> None:
         nvml, handle = self._nvml, self._handle
         for domain in ("graphics", "sm", "mem", "video"):
-            self._ask("gpu_clock_hertz", partial(self._clock, domain), domain)
+            self._read("gpu_clock_hertz", partial(self._clock, domain), domain)
         try:
-            ask = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
-            mask = int((ask or nvml.nvmlDeviceGetCurrentClocksThrottleReasons)(handle))
+            reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+            mask = int((reasons or nvml.nvmlDeviceGetCurrentClocksThrottleReasons)(handle))
         except Exception as error:
             self._stop_if_lost(error)
             self._findings.lack("gpu_throttled", self._reason(error))
@@ -249,11 +249,11 @@ class _Card:
     def _read_link(self) -> None:
         nvml, handle = self._nvml, self._handle
         speed, width = "gpu_pcie_link_speed_transfers_per_second", "gpu_pcie_link_width_lanes"
-        self._ask(speed, lambda: _LINK_SPEEDS[nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)], "current")
-        self._ask(speed, lambda: _LINK_SPEEDS[nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)], "max")
-        self._ask(width, lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle), "current")
-        self._ask(width, lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle), "max")
-        self._ask("gpu_pcie_replays_total", lambda: nvml.nvmlDeviceGetPcieReplayCounter(handle))
+        self._read(speed, lambda: _LINK_SPEEDS[nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)], "current")
+        self._read(speed, lambda: _LINK_SPEEDS[nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)], "max")
+        self._read(width, lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle), "current")
+        self._read(width, lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle), "max")
+        self._read("gpu_pcie_replays_total", lambda: nvml.nvmlDeviceGetPcieReplayCounter(handle))
 
     def _threshold(self, what: str) -> float:
         threshold = getattr(self._nvml, f"NVML_TEMPERATURE_THRESHOLD_{what}")
@@ -285,7 +285,7 @@ class _Card:
             raise self._nvml.NVMLError(value.nvmlReturn)
         return float(getattr(value.value, _FIELD_VALUES[value.valueType]))
 
-    def _ask(self, family: str, read: Callable[[], float], *labels: str) -> bool:
+    def _read(self, family: str, read: Callable[[], float], *labels: str) -> bool:
         """What `read` gives, within the bounds of its family (`RANGES`); or why not. Whether there is a value."""
         try:
             value = float(read())

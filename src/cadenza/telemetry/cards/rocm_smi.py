@@ -74,7 +74,7 @@ _WHOLE_GIB = {"0x74a0": 128, "0x74a1": 192, "0x74a2": 192, "0x74a5": 256, "0x75a
 _MODES = {"dpx": 2, "tpx": 3, "qpx": 4, "cpx": 8}
 
 
-class Card(NamedTuple):
+class SmiCard(NamedTuple):
     """`slot`: the tool's number. `gpu`: what it is called here. `keys`: what the text says of it, folded."""
 
     name: str
@@ -117,32 +117,32 @@ def _read_csv(text: str) -> list[dict[str, object]]:
         return []
 
 
-def _find_cards(table: Mapping[str, object]) -> list[Card]:
-    cards: list[Card] = []
+def _find_cards(table: Mapping[str, object]) -> list[SmiCard]:
+    cards: list[SmiCard] = []
     for name, value in table.items():
         match = _CARD.fullmatch(name)
         if match and isinstance(value, dict) and len(cards) < _CARDS:
             keys = fold(value)
-            cards.append(Card(name, int(match[1]), pci_address(keys.get("pci bus")) or name, keys))
+            cards.append(SmiCard(name, int(match[1]), pci_address(keys.get("pci bus")) or name, keys))
     return sorted(cards, key=lambda card: card.slot)
 
 
-def _collect(cards: list[Card], driver: str) -> Collected:
+def _collect(cards: list[SmiCard], driver: str) -> Collected:
     firsts = _find_sockets(cards)
-    found: dict[str, Findings] = {}
-    members: dict[str, list[Card]] = {}
-    tellers: set[str] = set()
+    by_card: dict[str, Findings] = {}
+    members: dict[str, list[SmiCard]] = {}
+    leaders: set[str] = set()
     for position, card in enumerate(cards):
-        findings = found.setdefault(card.gpu, Findings(card.gpu, "amd"))
+        findings = by_card.setdefault(card.gpu, Findings(card.gpu, "amd"))
         members.setdefault(card.gpu, []).append(card)
         if firsts[position] == position:
-            tellers.add(card.gpu)
+            leaders.add(card.gpu)
             _read_card(card.keys, findings)
-            _tell_facts(card, driver, findings)
+            _read_facts(card, driver, findings)
     result = Collected([], [])
-    for gpu, findings in found.items():
+    for gpu, findings in by_card.items():
         _read_memory(members[gpu], findings)
-        readings, missing = findings.collect(_EXPECTED if gpu in tellers else _OF_PARTITIONS)
+        readings, missing = findings.collect(_EXPECTED if gpu in leaders else _OF_PARTITIONS)
         if any(reading.name != "gpu_info" for reading in readings):
             readings.append(Reading("gpu_up", (("gpu", gpu), ("vendor", "amd")), 1.0))
         result.readings.extend(readings)
@@ -150,7 +150,7 @@ def _collect(cards: list[Card], driver: str) -> Collected:
     return result
 
 
-def _find_sockets(cards: list[Card]) -> list[int]:
+def _find_sockets(cards: list[SmiCard]) -> list[int]:
     """For each card the position of the first one of its socket, mostly its own.
 
     Partitions of a socket have one PCI address, or differ in the function. Without addresses they are known by their
@@ -174,7 +174,7 @@ def _find_sockets(cards: list[Card]) -> list[int]:
     return firsts
 
 
-def _kind(card: Card) -> tuple[object, int]:
+def _kind(card: SmiCard) -> tuple[object, int]:
     return (card.keys.get("device id"), _count_parts(card.keys))
 
 
@@ -221,7 +221,7 @@ def _find(pattern: re.Pattern[str], value: object, group: int = 1) -> float | Re
     return reason if isinstance(reason, str) else "malformed"
 
 
-def _read_memory(cards: list[Card], findings: Findings) -> None:
+def _read_memory(cards: list[SmiCard], findings: Findings) -> None:
     """The memory of the cards that share an address, together; of what one of them does not tell there is no sum."""
     for key, (family, pool) in _MEMORY.items():
         values = [number(card.keys[key]) for card in cards if key in card.keys]
@@ -232,7 +232,7 @@ def _read_memory(cards: list[Card], findings: Findings) -> None:
             findings.give(family, sum(value for value in values if not isinstance(value, str)), pool)
 
 
-def _tell_facts(card: Card, driver: str, findings: Findings) -> None:
+def _read_facts(card: SmiCard, driver: str, findings: Findings) -> None:
     """`gpu_info`, where there is a fact; `card` in it is the tool's number, which need not be the kernel's."""
     keys = {name: label(value) for name, value in card.keys.items()}
     names = (keys.get(name, "") for name in ("card series", "device name", "card model"))

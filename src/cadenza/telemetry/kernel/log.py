@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from cadenza.readings import Collected, Collector, Missing, Reading
 from cadenza.record import printable
-from cadenza.telemetry.kernel.lines import Line
+from cadenza.telemetry.kernel.lines import KernelLine
 from cadenza.telemetry.kernel.patterns import KINDS, Kind, match
 from cadenza.telemetry.kernel.sources import Source
 from cadenza.telemetry.root import UnreadableError
@@ -19,7 +19,7 @@ _SERIES = 2000
 
 
 class KernelEvent(NamedTuple):
-    """What befell a GPU ("": the line does not say which). `text` is one printable line."""
+    """A fault of a GPU ("": the line names none). `text` is one printable line."""
 
     kind: Kind
     gpu: str
@@ -71,7 +71,7 @@ class KernelLog(Collector):
     def close(self) -> None:
         self._source.close()
 
-    def _take(self, line: Line) -> None:
+    def _take(self, line: KernelLine) -> None:
         event = match(line.text)
         if event is None:
             return
