@@ -115,7 +115,7 @@ def _print_page(args: argparse.Namespace, sampler: Sampler) -> int:
     sampler.start()
     late = sampler.wait(_ONCE_ROUNDS, _ONCE_S)
     states = sampler.states()
-    # Before the page is written: its reader may be gone, and a child of ours must not stay behind.
+    # Before the page is written: its reader may be gone, and no child process may stay behind.
     sampler.stop()
     check_series(states)
     for name in late:

@@ -136,7 +136,7 @@ class ClientConnection(BaseHTTPRequestHandler):
         return False
 
     def handle_expect_100(self) -> bool:
-        """Bodies are refused, so no client is told to send one."""
+        """Bodies are refused, so no client is invited to send one."""
         return True
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:

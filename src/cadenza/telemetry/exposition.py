@@ -165,13 +165,13 @@ def _article(table: Table) -> Iterator[Reading]:
     for (gpu, vendor), value in table.get("gpu_busy_ratio", {}).items():
         if vendor == _AMD:
             yield Reading("rocm_gpu_busy_percent", (gpu,), 100 * value)
-    for ours, theirs in (
+    for family, alias in (
         ("gpu_memory_used_bytes", "rocm_vram_used_bytes"),
         ("gpu_memory_size_bytes", "rocm_vram_total_bytes"),
     ):
-        for (gpu, vendor, pool), value in table.get(ours, {}).items():
+        for (gpu, vendor, pool), value in table.get(family, {}).items():
             if vendor == _AMD and pool[1] == "vram":
-                yield Reading(theirs, (gpu,), value)
+                yield Reading(alias, (gpu,), value)
     for (gpu, vendor, sensor), value in table.get("gpu_temperature_celsius", {}).items():
         if vendor == _AMD:
             yield Reading("rocm_temperature_celsius", (gpu, sensor), value)

@@ -40,7 +40,7 @@ def read_bytes(path: Path | str, limit: int = _TEXT_BYTES) -> bytes:
     try:
         # Dozens of files a card, twice a second: without file objects they cost half. Kept open they would cost a
         # fifth, but fifty cards need more of them than a process may have, and a file that was replaced, by a driver
-        # that was loaded anew or by the simulated board, would go on telling what it was.
+        # that was loaded anew or by the simulated board, would go on showing the old values.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.read(descriptor, limit)

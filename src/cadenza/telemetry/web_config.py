@@ -48,7 +48,7 @@ _HEADERS = frozenset(
 
 
 class TlsServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`client_auth_type`: with a `client_ca_file`, that clients must show a certificate of it, unless it says less."""
+    """`client_auth_type`: with a `client_ca_file`, clients must present a certificate of it by default."""
 
     cert_file: str
     key_file: str
@@ -109,7 +109,7 @@ def load(file: Path) -> WebConfig:
 
 
 def make_context(config: TlsServerConfig, folder: Path) -> ssl.SSLContext:
-    """The server side of TLS as `config` says, files below `folder`; UsageError where one of them is no use."""
+    """The server side of TLS by `config`, files below `folder`; UsageError where one of them is unusable."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     least, most = _VERSIONS[config.min_version], _VERSIONS[config.max_version]
     if least > most:

@@ -1,4 +1,4 @@
-"""What a text of amd-smi says: `metric --json`, with `static --json` before it or alone, or `monitor --json`.
+"""Parser of amd-smi's output: `metric --json`, with `static --json` before it or alone, or `monitor --json`.
 
 The root is a list of cards up to version 6.4, an object with `gpu_data` since 7.0; errors are objects too, on stdout.
 A leaf is {"value": N, "unit": "W"}, "N/A", or a bare number, and a whole section can be "N/A". Memory word to be in MB
@@ -6,7 +6,7 @@ is in MiB. Source: ROCm/amdsmi `amdsmi_cli/amdsmi_commands.py`, and texts of use
 
 `gpu` is the PCI address where the text has it (`bus.bdf` of static, or `bdf`), else gpu0, by the tool's number. Several
 texts one after the other are one: the cards' sections are put together by that number. What belongs to a socket that is
-split into partitions is told once, as in `rocm_smi`.
+split into partitions is reported once, as in `rocm_smi`.
 
 Left out: `pcie.bandwidth` and `current_bandwidth_*` (no source settles their unit and direction), and the residency
 counters of `throttle` (in cycles of unknown length).
@@ -127,7 +127,7 @@ def parse(text: str) -> Collected:
     """Readings of any text; whatever is wrong with it is in `missing`, and nothing raises.
 
     A text without cards is one Missing "amd_smi": absent for an unknown card, malformed for broken JSON, else failed.
-    `gpu_up` is 1 for a card of which more is told than its constant facts.
+    `gpu_up` is 1 for a card with more than its constant facts.
     """
     roots = find_roots(text)
     if isinstance(roots, str):
@@ -262,7 +262,7 @@ def _give(findings: Findings, family: str, value: float | Reason, *labels: str) 
 
 
 def _read_card(card: Mapping[str, object], findings: Findings) -> None:
-    """What `metric` says, without memory."""
+    """Values of `metric`, without memory."""
     sections = {name: _section(card, name) for name in {*_OF_SECTIONS, *(leaf.section for leaf in _METRIC)}}
     for leaf in _METRIC:
         section = sections[leaf.section]
@@ -283,7 +283,7 @@ def _read_card(card: Mapping[str, object], findings: Findings) -> None:
 
 
 def _type_of_power(card: Mapping[str, object]) -> str:
-    """The tool shows the instant power where the chip tells it, else the average: it does from MI300 on.
+    """The tool shows the instant power where the chip has it (from MI300 on), else the average.
 
     Those are known by their gfx name, by having no edge sensor, or in the rows of monitor, which have no edge for any
     card, by more memory than any before them.
@@ -344,7 +344,7 @@ def _read_errors(blocks: Mapping[str, object], total: Mapping[str, object], find
 
 
 def _read_memory(sections: list[dict[str, object] | Reason], findings: Findings) -> None:
-    """The memory of the cards that share an address, together; of what one of them does not tell there is no sum."""
+    """The sum of the memory of cards that share an address; missing if one of them lacks it."""
     for key, (family, pool) in _MEMORY.items():
         values = [
             section if isinstance(section, str) else _measure(section[key], _BYTES) if key in section else "absent"
@@ -355,7 +355,7 @@ def _read_memory(sections: list[dict[str, object] | Reason], findings: Findings)
 
 
 def _read_facts(index: int, card: Mapping[str, object], findings: Findings) -> None:
-    """What `static` says: limits, the link's best, and `gpu_info`."""
+    """Values of `static`: limits, the link's maximum, and `gpu_info`."""
     for leaf in _STATIC:
         section = _section(card, leaf.section)
         if not isinstance(section, str) and leaf.key in section:

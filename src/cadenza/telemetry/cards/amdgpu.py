@@ -19,7 +19,7 @@ from cadenza.telemetry.root import UnreadableError, read_bytes
 _METRICS_BYTES = 64 << 10
 _MAX_KNOWN = 4096
 SELDOM_S = 2
-# Told by other collectors, or on request.
+# Read by other collectors, or on request.
 _NOT_OURS = frozenset(
     {
         *("gpu_pcie_received_bytes_per_second", "gpu_pcie_sent_bytes_per_second"),
@@ -38,14 +38,14 @@ _ONLY_METRICS = ("gpu_energy_joules_total", "gpu_throttled", "gpu_throttle_secon
 class AmdgpuCollector(Collector):
     """All cards below `root` (which stands for /) that the amdgpu driver runs, by PCI address.
 
-    A card that was there and is gone is `gpu_up` 0 until it is back. One that sleeps is told asleep and left so.
+    A card that was there and is gone is `gpu_up` 0 until it is back. A suspended one is not woken.
     Busy, power and temperatures belong to the whole card also where it is partitioned; the memory of its partitions is
-    told under the pools xcp0, xcp1, …. `processes`: what each process holds, too.
+    reported under the pools xcp0, xcp1, …. `processes`: also the memory of each process.
 
-    Busy shares, VRAM in use, temperatures, power, clocks, voltages, energy and throttling are of the look itself, and a
+    Busy shares, VRAM in use, temperatures, power, clocks, voltages, energy and throttling are read in every round, and a
     card that is gone is gone at the next. Other pools in use, sizes, limits, the power cap, fan, PCIe link and replays,
     and the partition are under 2 s old; RAS errors and bad pages under 10 s. What failed for a reason that may pass is
-    asked for again at the next look.
+    read again in the next round.
     """
 
     name = "amdgpu"
@@ -60,7 +60,7 @@ class AmdgpuCollector(Collector):
         self._paths: dict[str, CardPath] = {}
 
     def collect(self) -> Collected:
-        """One look at every card; `amdgpu` itself is missing (absent) where there never was one."""
+        """Read every card; `amdgpu` itself is missing (absent) where there never was one."""
         paths = {path.gpu: path for path in find_cards(self._root, self._known)}
         if paths != self._paths:
             # KFD numbers its changes anew when the driver is loaded again.
@@ -103,14 +103,14 @@ class AmdgpuCollector(Collector):
 
 
 class _Card:
-    """One card while one driver has it: what never changes, and what has to be known of the look before."""
+    """One card while one driver has it: what never changes, and the state of the round before."""
 
     def __init__(self, path: CardPath, driver: str) -> None:
         self.path = path
         self.readings: Known = {}
         self._driver = driver
         self._facts: dict[str, str] = {}
-        self._known = False  # once the chip has answered, so have the files that tell who it is
+        self._known = False  # once the chip has answered, so have the files with its facts
         self._plan = plan_device(path.device)
         self._seldom = Findings(path.gpu, "amd")
         self._due_ns: int | None = None
@@ -120,7 +120,7 @@ class _Card:
         self._errors = ErrorCounters()
 
     def read(self, nodes: Sequence[Node], now_ns: int, findings: Findings) -> bool:
-        """Everything the card tells now, into `findings`. False if it sleeps, or if it cannot be told whether."""
+        """Read the card into `findings`. False if it is suspended, or if that is unknown."""
         device = self.path.device
         try:
             asleep = read_asleep(device)
@@ -193,14 +193,14 @@ class _Card:
         _add_metrics(metrics, findings)
         if metrics.energy_joules is not None:
             findings.give("gpu_energy_joules_total", self._energy.add(metrics.energy_joules, metrics.clock_s))
-        elif metrics.version > (1, 0):  # where the field is, and says so
+        elif metrics.version > (1, 0):  # where the field exists and is all ones
             findings.lack("gpu_energy_joules_total", "not_supported")
         throttled = decode(metrics, gfx)
         if metrics.cycles is not None:
             self._residency.add(metrics)
             for reason, seconds in self._residency.seconds.items():
                 findings.give("gpu_throttle_seconds_total", seconds, reason)
-            # v1_6 has no bits: it throttles for what has grown since the last look, of which the first knows nothing
+            # v1_6 has no bits: a reason holds if its counter has grown since the last round; none in the first
             throttled = {reason: share > 0 for reason, share in self._residency.shares.items()}
             findings.excuse("gpu_throttled")
         for reason, holds in throttled.items():
@@ -208,7 +208,7 @@ class _Card:
 
 
 def _add_metrics(metrics: GpuMetrics, findings: Findings) -> None:
-    """What the text files did not tell. Not the fan: on a card without one it reads 0."""
+    """What the text files do not have. Not the fan: on a card without one it reads 0."""
     findings.give("gpu_busy_ratio", metrics.busy_ratio)
     findings.give("gpu_memory_busy_ratio", metrics.memory_busy_ratio)
     for sensor, celsius in metrics.temperatures_celsius.items():
@@ -226,7 +226,7 @@ def _add_metrics(metrics: GpuMetrics, findings: Findings) -> None:
 
 
 def _add_partitions(nodes: Sequence[Node], findings: Findings) -> None:
-    """Memory of each partition, by its place among the card's KFD nodes; how much is used, the driver does not tell."""
+    """Memory of each partition, by its place among the card's KFD nodes; the driver does not show how much is used."""
     if len(nodes) < 2:
         return
     for place, node in enumerate(nodes):

@@ -31,7 +31,7 @@ class EnergyCounter:
         self._rested = True
 
     def add(self, joules: float, clock_s: float | None) -> float:
-        """The whole count, `joules` being what the chip says and `clock_s` the driver's clock with it.
+        """The whole count, `joules` being the chip's counter and `clock_s` the driver's clock at that value.
 
         A fall is a wrap if it then took less than 600 W since the last call, and no rest; else the chip began anew.
         """
@@ -46,9 +46,9 @@ class EnergyCounter:
 
 
 class ErrorCounters:
-    """RAS errors and bad pages of one card, asked for every 10 s: each query costs the chip a round of its own.
+    """RAS errors and bad pages of one card, read every 10 s: each query interrupts the chip.
 
-    A count that jumps by a million is not believed: the jump is out_of_range, and subtracted from then on.
+    A count that jumps by a million is implausible: the jump is out_of_range, and subtracted from then on.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class ErrorCounters:
         self._findings = Findings("", "amd")
 
     def read(self, device: Path, now_ns: int, findings: Findings) -> None:
-        """What was found last, asked anew if that is 10 s ago."""
+        """Add the latest values, which are read again after 10 s."""
         if self._due_ns is None or now_ns >= self._due_ns:
             self._due_ns = now_ns + RAS_PERIOD_S * NS_PER_S
             self._findings = Findings(findings.gpu, "amd")

@@ -23,8 +23,8 @@ class Node(NamedTuple):
     number      of the folder, as ROCm counts agents, CPUs included
     gpu         PCI address of the card; partitions of one card share it
     gpu_id      what process files are named after
-    gfx         gfx906, gfx1030, … ; empty if not told
-    vram_bytes  of the first memory bank; None if not told
+    gfx         gfx906, gfx1030, … ; empty if unknown
+    vram_bytes  of the first memory bank; None if unknown
     """
 
     number: int
@@ -35,7 +35,7 @@ class Node(NamedTuple):
 
 
 class ComputeProcess(NamedTuple):
-    """What process `pid` (the host's number) has on one GPU: VRAM, and the time of its copies; None if not told."""
+    """What process `pid` (the host's number) has on one GPU: VRAM, and the time of its copies; None if unknown."""
 
     pid: str
     gpu_id: int
@@ -62,7 +62,7 @@ def gfx_name(gfx_target_version: int) -> str:
 
 
 class Topology:
-    """The GPU nodes; read again when the kernel says that they changed (`generation_id`), or if it does not say."""
+    """The GPU nodes; read again when `generation_id` changes, or where there is none."""
 
     def __init__(self, root: Path) -> None:
         self._folder = root / "sys/class/kfd/kfd/topology"
@@ -83,7 +83,7 @@ class Topology:
             self._nodes, self._missing = [], []
             for number in _numbers(self._folder / "nodes"):
                 self._read_node(number)
-            # one that is asleep or denied now may be readable at the next look
+            # one that is asleep or denied now may be readable in the next round
             self._generation = generation if not self._missing else None
         return self._nodes, self._missing
 
@@ -95,7 +95,7 @@ class Topology:
                 return
             properties = parse_properties(read_text(folder / "properties"))
         except UnreadableError as error:
-            # The device cgroup answers EPERM here; a card that sleeps tells its topology all the same.
+            # The device cgroup answers EPERM here; a suspended card has its topology all the same.
             reason: Reason = "denied" if error.reason == "asleep" else error.reason
             self._missing.append(Missing("gpu_info", "", reason))
             return

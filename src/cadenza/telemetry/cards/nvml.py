@@ -1,4 +1,4 @@
-"""NVIDIA cards, through the driver's own library (NVML) and its Python face, nvidia-ml-py: extra `[nvidia]`.
+"""NVIDIA cards, through the driver's own library (NVML) and its Python binding, nvidia-ml-py: extra `[nvidia]`.
 
 `gpu` is the PCI address as the kernel writes it: 0000:65:00.0. Source: NVML API reference.
 """
@@ -125,7 +125,7 @@ class NvmlCollector(Collector):
         return None
 
     def _read_card(self, index: int, result: Collected) -> None:
-        """One card, into `result`; one that is lost is down, and nothing else is told of it."""
+        """One card, into `result`; one that is lost is down, and has no other reading."""
         gpu = self._gpus.get(index, "")
         try:
             handle = self._library.nvmlDeviceGetHandleByIndex(index)
@@ -264,7 +264,7 @@ class _Card:
         return float(self._nvml.nvmlDeviceGetClockInfo(self._handle, clock)) * _MHZ
 
     def _throughput(self, way: str) -> float:
-        """Bytes a second, over NVML's 20 ms. It says KB; 1000 is taken, 1024 would be 2.4 % more."""
+        """Bytes a second, over NVML's 20 ms. NVML documents KB: 1000 is assumed, 1024 would be 2.4 % more."""
         counter = getattr(self._nvml, f"NVML_PCIE_UTIL_{way}_BYTES")
         return float(self._nvml.nvmlDeviceGetPcieThroughput(self._handle, counter)) * _KB
 
@@ -309,5 +309,5 @@ class _Card:
 
 
 def _text(value: Any) -> str:
-    """NVML's texts are bytes in older versions of the Python face."""
+    """NVML's texts are bytes in older versions of the Python binding."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -1,10 +1,10 @@
-"""What a text of rocm-smi says: `--json` of versions 4 to 7, or `--csv`, whatever stands before it.
+"""Parser of rocm-smi's output: `--json` of versions 4 to 7, or `--csv`, whatever precedes it.
 
 Every value in it is a text, and what could not be read is "N/A", "None" or not there. Names changed at 5.7, 6.0 and
 6.1; they are compared without case. Source: ROCm/amdsmi `rocm_smi/python_smi_tools/rocm_smi.py`, and dumps of users.
 
 `gpu` is the PCI address where the text has it (--showbus), else the tool's own name: card0. Partitions of one socket
-(MI300 in DPX, QPX, CPX) repeat its power, temperatures, clocks and activity: those are told once, of the first of them.
+(MI300 in DPX, QPX, CPX) repeat its power, temperatures, clocks and activity: those are reported once.
 VRAM is each partition's own, and the sum of them where they share one address.
 """
 
@@ -32,7 +32,7 @@ _CLOCK = re.compile(r"(sclk|mclk|fclk|socclk|dcefclk|vclk[01]?|dclk[01]?) clock 
 _MHZ = re.compile(r"\(?(\d{1,9}(?:\.\d{1,9})?) ?mhz\)?", re.ASCII | re.IGNORECASE)
 _LINK = re.compile(r"(?:\d{1,3} )?\(?(\d{1,4}(?:\.\d{1,4})?) ?GT/s x(\d{1,3})\)?", re.ASCII | re.IGNORECASE)
 
-# key → family, labels beside the card's, the tool's unit in the family's.
+# key → family, labels after the card's, the tool's unit in the family's.
 _PLAIN: dict[str, tuple[str, tuple[str, ...], float]] = {
     "gpu use (%)": ("gpu_busy_ratio", (), 0.01),
     "gpu memory read/write activity (%)": ("gpu_memory_busy_ratio", (), 0.01),
@@ -75,7 +75,7 @@ _MODES = {"dpx": 2, "tpx": 3, "qpx": 4, "cpx": 8}
 
 
 class SmiCard(NamedTuple):
-    """`slot`: the tool's number. `gpu`: what it is called here. `keys`: what the text says of it, folded."""
+    """`slot`: the tool's number. `gpu`: what it is called here. `keys`: its part of the text, folded."""
 
     name: str
     slot: int
@@ -222,7 +222,7 @@ def _find(pattern: re.Pattern[str], value: object, group: int = 1) -> float | Re
 
 
 def _read_memory(cards: list[SmiCard], findings: Findings) -> None:
-    """The memory of the cards that share an address, together; of what one of them does not tell there is no sum."""
+    """The sum of the memory of cards that share an address; missing if one of them lacks it."""
     for key, (family, pool) in _MEMORY.items():
         values = [number(card.keys[key]) for card in cards if key in card.keys]
         reasons = [value for value in values if isinstance(value, str)]

@@ -301,7 +301,7 @@ class SmiCollector(Collector):
         if text is None:
             return self._fail("malformed" if self._child is None else "timeout")
         collected = self._parse(f"{self._facts_text}\n{text}")
-        # Facts alone, which were asked for long ago, are no answer.
+        # Facts alone, which are up to ten minutes old, are no sign of a working tool.
         if not any(reading.name == "gpu_up" for reading in collected.readings):
             if "permission denied" in self.message.lower():
                 return self._fail("denied")

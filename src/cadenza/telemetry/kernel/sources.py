@@ -117,9 +117,9 @@ class LogFile:
             if self._file < 0:
                 self._open()
             lines += self._rest()
-            now, ours = self._path.stat(), os.fstat(self._file)
-            is_read = os.lseek(self._file, 0, os.SEEK_CUR) >= ours.st_size
-            if is_read and (now.st_dev, now.st_ino) != (ours.st_dev, ours.st_ino):
+            now, opened = self._path.stat(), os.fstat(self._file)
+            is_read = os.lseek(self._file, 0, os.SEEK_CUR) >= opened.st_size
+            if is_read and (now.st_dev, now.st_ino) != (opened.st_dev, opened.st_ino):
                 lines += self._form.end()
                 self.close()
                 self._open()
@@ -149,7 +149,7 @@ class LogFile:
             self._form.begin()
             os.lseek(self._file, 0, os.SEEK_SET)
         data = os.read(self._file, _ROUND_BYTES)
-        # A record may have been read before what is told about it is written. It waits, but one round at most.
+        # A record may have been read before its continuation lines are written. It waits for one round at most.
         return lines + (self._form.feed(data) if data else self._form.end())
 
 
