@@ -43,7 +43,7 @@ class AmdgpuCollector(Collector):
     reported under the pools xcp0, xcp1, …. `processes`: also the memory of each process.
 
     Busy shares, VRAM in use, temperatures, power, clocks, voltages, energy and throttling are read in every round, and
-    a card that is gone is gone at the next. Other pools in use, sizes, limits, the power cap, fan, PCIe link and replays,
+    a card that is gone is gone at the next. Other pools in use, sizes, limits, power cap, fan, PCIe link and replays,
     and the partition are under 2 s old; RAS errors and bad pages under 10 s. What failed for a reason that may pass is
     read again in the next round.
     """
