@@ -27,11 +27,11 @@ from typing import NamedTuple
 from cadenza.clock import NS_PER_S
 from cadenza.engine.board.boards import Board
 from cadenza.engine.board.card import Activity
+from cadenza.readings import Collected, Collector, Missing, Reading
 from cadenza.telemetry.cards.amdgpu import AmdgpuCollector
 from cadenza.telemetry.exporter import MetricsServer, listen
 from cadenza.telemetry.exposition import tabulate
 from cadenza.telemetry.pages import Site
-from cadenza.telemetry.reading import Collected, Missing, Reading
 from cadenza.telemetry.sampler import Sampler
 from cadenza.telemetry.web_config import ConfigWatch
 
@@ -138,7 +138,7 @@ def measure(cards: int, seconds: float) -> Taken:
     return Taken(cpu, peak_mb, series, len(plain) / 1e3, sorted(scrapes_ms)[len(scrapes_ms) // 2])
 
 
-class Churn:
+class Churn(Collector):
     """Sixty series of two cards, and processes of which every round has others."""
 
     name = "churn"
@@ -187,8 +187,8 @@ def live(hours: float) -> tuple[float, float, int, int]:
         early_mb = 0.0
         for number in range(scrapes):
             for _ in range(round(SCRAPE_S / ROUND_S)):
-                churn.look()
-            real.look()
+                churn.poll()
+            real.poll()
             scrape(client, ACCEPT if number % 2 else {})
             if number % 10 == 0:
                 client.close()

@@ -8,12 +8,12 @@ from typing import get_args
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from cadenza.readings import Collected, Labels, Reading, Reason
 from cadenza.telemetry.cards.gpu_metrics import GpuMetrics, GpuMetricsError
 from cadenza.telemetry.cards.gpu_metrics import parse as parse_metrics
 from cadenza.telemetry.engine_page import read_page
 from cadenza.telemetry.engine_state import EngineState, Histogram
 from cadenza.telemetry.families import FAMILIES
-from cadenza.telemetry.reading import Collected, Labels, Reading, Reason
 
 # By the unit at the end of a family's name: what hardware that exists can say.
 RANGES = {

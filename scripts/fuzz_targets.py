@@ -21,6 +21,7 @@ from fuzz_oracles import (
 
 from cadenza.clock import ManualClock
 from cadenza.errors import UsageError
+from cadenza.readings import Collected, Collector, Reason
 from cadenza.telemetry.cards import amd_smi, rocm_smi
 from cadenza.telemetry.cards.amdgpu import AmdgpuCollector
 from cadenza.telemetry.cards.pcie import parse_messages
@@ -29,7 +30,6 @@ from cadenza.telemetry.host import HostCollector
 from cadenza.telemetry.kernel.lines import DmesgText, KernelLine, KmsgRecords, parse_journal
 from cadenza.telemetry.kernel.log import KernelLog
 from cadenza.telemetry.kernel.patterns import Kind
-from cadenza.telemetry.reading import Collected, Collector, Reason
 from cadenza.telemetry.root import UnreadableError
 from cadenza.telemetry.web_config import load, make_context
 

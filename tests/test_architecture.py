@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 # Rooms by layer. A room sees itself and the layers below; the rest of its own layer is closed to it.
-WORDS = frozenset({"", "record", "clock", "domain", "errors", "spec"})
+WORDS = frozenset({"", "record", "readings", "clock", "domain", "errors", "spec"})
 LAYERS = (
     WORDS,
     frozenset({"wire", "arrivals", "prompts", "hardware"}),

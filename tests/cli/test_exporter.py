@@ -21,17 +21,17 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from cadenza.cli import exporter
 from cadenza.engine.board.boards import Board
 from cadenza.errors import CadenzaError, UsageError
+from cadenza.readings import Collected, Collector, Reading
 from cadenza.record import PointStatus
 from cadenza.store.manifest import RunStatus
 from cadenza.store.rundir import create_run
 from cadenza.telemetry.kernel.log import KernelLog
-from cadenza.telemetry.reading import Collected, Reading
 from support.runs import manifest
 
 ADDRESS = "0000:43:00.0"
 
 
-class Twice:
+class Twice(Collector):
     """Busy in its second round only, as a share that needs two."""
 
     name = "fake"
@@ -65,7 +65,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporter, "find_collectors", lambda args: [Twice()])
+    monkeypatch.setattr(exporter, "make_collectors", lambda args: [Twice()])
 
 
 def test_defaults_are_loopback_and_half_a_second() -> None:
@@ -184,7 +184,7 @@ def test_what_may_not_be_looked_at_is_a_usage_error_too(root: Path, monkeypatch:
 
 
 def names(*argv: str) -> list[str]:
-    return [collector.name for collector in exporter.find_collectors(parse(*argv))]
+    return [collector.name for collector in exporter.make_collectors(parse(*argv))]
 
 
 def test_a_board_has_cards_and_the_traffic_of_those_that_count_it(root: Path) -> None:

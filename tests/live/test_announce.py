@@ -10,11 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from cadenza.clock import NS_PER_S, Anchor, ManualClock
 from cadenza.live import announce
 from cadenza.live.announce import RunCollector
+from cadenza.readings import Reading
 from cadenza.record import LoadLabel, Point, PointStatus
 from cadenza.store.manifest import Manifest, RunStatus
 from cadenza.store.rundir import MANIFEST, RECORDS, RunWriter, create_run, read_run
 from cadenza.telemetry.exposition import render, tabulate
-from cadenza.telemetry.reading import Reading
 from cadenza.telemetry.sampler import Sampler
 from support.runs import manifest
 
@@ -174,7 +174,7 @@ def test_a_name_cannot_write_lines_of_its_own(tmp_path: Path, writers: list[RunW
     writers.append(create_run(tmp_path / name, made))
     begin(writers[0], 0)
     sampler = Sampler([RunCollector(tmp_path)], clock=ManualClock())
-    sampler.look()
+    sampler.poll()
     families = {family.name: family for family in read_text(render(tabulate(sampler.states(), "0", 0)).decode())}
     assert "gpu_up" not in families
     (sample,) = families["cadenza_run_info"].samples

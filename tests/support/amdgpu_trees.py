@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from cadenza.telemetry.reading import Collected
+from cadenza.readings import Collected
 
 SYSFS = Path(__file__).parents[1] / "data/sysfs"
 TELEMETRY = Path(__file__).parents[1] / "data/telemetry"

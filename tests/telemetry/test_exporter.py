@@ -16,11 +16,11 @@ import bcrypt
 import pytest
 
 from cadenza.errors import UsageError
+from cadenza.readings import Collected, Collector, Reading
 from cadenza.telemetry import exporter
 from cadenza.telemetry.exporter import MetricsServer, is_loopback, listen, parse_listen, url_of
 from cadenza.telemetry.exposition import tabulate
 from cadenza.telemetry.pages import PageRequest, Response, Site
-from cadenza.telemetry.reading import Collected, Reading
 from cadenza.telemetry.sampler import Sampler
 from cadenza.telemetry.web_config import Access, ConfigWatch
 
@@ -29,7 +29,7 @@ LARGE = 32 << 20
 slow = pytest.mark.slow
 
 
-class Card:
+class Card(Collector):
     """A collector with one series."""
 
     name = "amdgpu"
@@ -40,7 +40,7 @@ class Card:
 
 def make_site() -> Site:
     sampler = Sampler([Card()])
-    sampler.look()
+    sampler.poll()
     return Site(sampler.states, lambda states, scrapes: tabulate(states, "1.2.3", scrapes), "1.2.3")
 
 
@@ -264,7 +264,7 @@ def try_get(port: int) -> int | None:
 def test_a_hung_collector_leaves_the_page_as_it_was() -> None:
     release, stuck = threading.Event(), threading.Event()
 
-    class Hung:
+    class Hung(Collector):
         name = "smi"
 
         def collect(self) -> Collected:

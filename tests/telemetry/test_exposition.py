@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
+from cadenza.readings import Reading
 from cadenza.telemetry.exposition import ARTICLE, Kept, Table, add, render, tabulate
 from cadenza.telemetry.families import FAMILIES
-from cadenza.telemetry.reading import Reading
 from cadenza.telemetry.sampler import State
 
 GPU = ("gpu", "0000:43:00.0")

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
+from cadenza.readings import Missing, Reading, Reason
 from cadenza.telemetry.families import FAMILIES
 from cadenza.telemetry.findings import RANGES, Findings, Known
-from cadenza.telemetry.reading import Missing, Reading, Reason
 from cadenza.telemetry.root import UnreadableError
 
 GPU = "0000:03:00.0"

@@ -6,9 +6,9 @@ from http import HTTPStatus
 
 import pytest
 
+from cadenza.readings import Reading
 from cadenza.telemetry.exposition import OPENMETRICS_TYPE, TEXT_TYPE, tabulate
 from cadenza.telemetry.pages import PageRequest, Site, list_headers, status_page, wants_gzip, wants_openmetrics
-from cadenza.telemetry.reading import Reading
 from cadenza.telemetry.sampler import State
 from cadenza.telemetry.web_config import Access
 

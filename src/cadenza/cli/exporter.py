@@ -1,11 +1,10 @@
 """`cadenza exporter`: what the machine is doing, as a page for Prometheus."""
 
 import argparse
-import importlib.util
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
@@ -13,26 +12,18 @@ from cadenza import __version__
 from cadenza.cli.signals import stop_on_signals
 from cadenza.errors import CadenzaError, UsageError
 from cadenza.live.announce import RunCollector
-from cadenza.telemetry.cards import amd_smi, rocm_smi
-from cadenza.telemetry.cards.amdgpu import AmdgpuCollector
-from cadenza.telemetry.cards.drm import find_cards
-from cadenza.telemetry.cards.nvml import NvmlCollector
-from cadenza.telemetry.cards.pcie import PcieBandwidth
-from cadenza.telemetry.cards.smi import TextCollector
+from cadenza.readings import DEFAULT_INTERVAL_S, Collector
+from cadenza.telemetry.collectors import find_collectors
 from cadenza.telemetry.exporter import DEFAULT_LISTEN, MetricsServer, is_loopback, listen, parse_listen, url_of
 from cadenza.telemetry.exposition import Table, render, tabulate
-from cadenza.telemetry.host import HostCollector
-from cadenza.telemetry.kernel.log import KernelLog
-from cadenza.telemetry.kernel.sources import LogFile, find_log
 from cadenza.telemetry.pages import Site
-from cadenza.telemetry.reading import Collector
-from cadenza.telemetry.sampler import DEFAULT_INTERVAL_S, Sampler, State
+from cadenza.telemetry.sampler import Sampler, State, check_series
 from cadenza.telemetry.web_config import ConfigWatch
 
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.05, 3600.0
 # Rates and shares need two rounds. Whoever has not finished them by then is left out and named.
 _ONCE_ROUNDS, _ONCE_S = 2, 25.0
-_STOP_S = 0.5
+_FIRST_ROUND_S = 2.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -94,17 +85,18 @@ def run(args: argparse.Namespace) -> int:
     watch = ConfigWatch(args.web_config)
     if args.once:
         # Nobody waits an hour for the second round.
-        return _print_page(args, Sampler(find_collectors(args), min(interval_s, DEFAULT_INTERVAL_S)))
+        return _print_page(args, Sampler(make_collectors(args), min(interval_s, DEFAULT_INTERVAL_S)))
     listener = listen(host, port)
     url = url_of(listener, watch.access())
     if not is_loopback(listener):
         open_ = "" if watch.access().is_required else ", without a password or a certificate (--web-config)"
         print(f"warning: listening on {url}, where other machines can reach it{open_}", file=sys.stderr)
-    sampler = Sampler(find_collectors(args), interval_s)
+    sampler = Sampler(make_collectors(args), interval_s)
     server = MetricsServer(listener, Site(sampler.states, _tabulation(args), __version__), watch)
     with stop_on_signals() as stop:
         sampler.start()
         try:
+            sampler.check(_FIRST_ROUND_S)
             print(f"{url}/metrics  every {interval_s:g} s: {', '.join(c.name for c in sampler.collectors)}")
             print("Ctrl-C stops it.", flush=True)
             server.run(stop)
@@ -112,7 +104,6 @@ def run(args: argparse.Namespace) -> int:
             server.close()
             for name in sampler.stop():
                 print(f"warning: {name} did not stop: a read is blocked", file=sys.stderr)
-            _close(sampler.collectors)
     return 0
 
 
@@ -126,7 +117,7 @@ def _print_page(args: argparse.Namespace, sampler: Sampler) -> int:
     states = sampler.states()
     # Before the page is written: its reader may be gone, and no child process may stay behind.
     sampler.stop()
-    _close(sampler.collectors)
+    check_series(states)
     for name in late:
         print(f"warning: {name} did not finish within {_ONCE_S:g} s", file=sys.stderr)
     for state in states:
@@ -149,39 +140,12 @@ def explain(state: State) -> str:
     return f"no readings ({', '.join(sorted(state.missing))})"
 
 
-def find_collectors(args: argparse.Namespace) -> list[Collector]:
-    """The collectors that apply to this machine; where two have the same series, the first one's is kept."""
-    root: Path = args.root
-    cards = find_cards(root)
-    is_here = root.resolve() == Path("/")
-    # Without a card yet, its driver may still be loaded.
-    found: list[Collector] = [AmdgpuCollector(root, processes=args.processes)]
-    if not cards or any((card.device / "pcie_bw").exists() for card in cards):
-        found.append(PcieBandwidth(root))
-    if args.smi_json is not None:
-        found.append(TextCollector(args.smi_json, {"rocm_smi": rocm_smi.parse, "amd_smi": amd_smi.parse}))
-    elif is_here and not cards:
-        # The tools take a second and wake cards that sleep: only where the files are out of sight, as in a container.
-        tool = rocm_smi.collector() or amd_smi.collector()
-        found += [] if tool is None else [tool]
-    if is_here and importlib.util.find_spec("pynvml") is not None:
-        found.append(NvmlCollector())
-    if args.kernel_log != "none":
-        source = find_log(root) if args.kernel_log == "auto" else LogFile(Path(args.kernel_log))
-        found.append(KernelLog(source, [card.gpu for card in cards]))
-    found.append(HostCollector(root))
-    if args.runs is not None:
-        found.append(RunCollector(args.runs))
-    return found
-
-
-def _close(collectors: Iterable[Collector]) -> None:
-    """End what collectors started: threads, files, a child."""
-    for collector in collectors:
-        if isinstance(collector, PcieBandwidth):
-            collector.stop(_STOP_S)
-        elif isinstance(collector, KernelLog):
-            collector.close()
+def make_collectors(args: argparse.Namespace) -> list[Collector]:
+    """The collectors that the flags ask for."""
+    collectors = find_collectors(
+        args.root, lasting=True, processes=args.processes, smi_json=args.smi_json, kernel_log=args.kernel_log
+    )
+    return collectors if args.runs is None else [*collectors, RunCollector(args.runs)]
 
 
 def _check(flag: str, path: Path | None, what: str, *, may_be_late: bool = False) -> None:

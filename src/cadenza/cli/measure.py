@@ -64,7 +64,7 @@ def measure(spec: Spec, credentials: Credentials, args: argparse.Namespace) -> i
         talk(f"  {'run':<10} {writer.path}  (seed {spec.seed}, prompts {spec.prompts}, {_cache(spec)})")
         with stop_on_signals() as stop:
             machine = _watch(spec, reached, writer.path, stack, _silent if args.quiet else _say_meanwhile)
-            talk(f"  {'telemetry':<10} {'off' if machine is None else machine.told}\n")
+            talk(f"  {'telemetry':<10} {'off' if machine is None else machine.description}\n")
             runner = Runner(
                 spec,
                 reached.transport,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleDimensions
 
-    from cadenza.analysis.snapshot import Glance
+    from cadenza.analysis.snapshot import Snapshot
 
 DEFAULT_URL = "http://localhost:8000"
 MIN_INTERVAL_S, MAX_INTERVAL_S, MAX_WINDOW_S = 0.2, 3600.0, 3600.0
@@ -22,14 +22,14 @@ _SLICE_S = 0.1
 
 
 class View(Protocol):
-    """Where glances come from: `wait` until there are rates; `over`: nothing more will come."""
+    """Where snapshots come from: `wait` until there are rates; `over`: nothing more will come."""
 
     @property
     def over(self) -> bool: ...
 
     def wait(self) -> None: ...
 
-    def look(self) -> "Glance": ...
+    def snapshot(self) -> "Snapshot": ...
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -147,11 +147,11 @@ def _print_looks(view: View, args: argparse.Namespace, stop: Callable[[], bool])
     due_s = time.monotonic()
     number = 0
     while not stop():
-        glance = view.look()
+        snapshot = view.snapshot()
         if args.json:
-            sys.stdout.buffer.write(msgspec.json.encode(glance) + b"\n")
+            sys.stdout.buffer.write(msgspec.json.encode(snapshot) + b"\n")
         else:
-            sys.stdout.write(f"{'' if number == 0 else chr(10)}{to_text(glance, args.interval)}")
+            sys.stdout.write(f"{'' if number == 0 else chr(10)}{to_text(snapshot, args.interval)}")
         sys.stdout.flush()
         number += 1
         if args.once or view.over:
@@ -173,16 +173,16 @@ def _draw(view: View, args: argparse.Namespace, stop: Callable[[], bool]) -> Non
     live = Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
     with _watch_keys() as quits, live:
         due_s = time.monotonic()
-        glance = view.look()
+        snapshot = view.snapshot()
         while not stop() and not quits():
-            live.update(render_screen(glance, console, args.interval), refresh=True)
+            live.update(render_screen(snapshot, console, args.interval), refresh=True)
             if view.over:
                 break
             if wait_until(due_s + args.interval, partial(_is_disturbed, console, console.size, stop, quits)):
                 continue
             due_s = max(due_s + args.interval, time.monotonic() - args.interval)
-            glance = view.look()
-    console.print(render(glance, console.width, args.interval))
+            snapshot = view.snapshot()
+    console.print(render(snapshot, console.width, args.interval))
 
 
 def _is_disturbed(

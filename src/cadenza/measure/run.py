@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cadenza.analysis.summary import PointSummary, Summary, relate, summarise_point, to_json
-from cadenza.analysis.tracks import Telemetry
 from cadenza.clock import NS_PER_S, MonotonicClock
 from cadenza.load.client import Client
 from cadenza.load.health import HealthMeter, undisturbed
@@ -16,6 +15,7 @@ from cadenza.measure.enough import Enough
 from cadenza.measure.forecast import Forecast, response_s
 from cadenza.measure.plan import Phrasing
 from cadenza.measure.share import ShareRun, Stop, plan_share
+from cadenza.readings import ReadingTable
 from cadenza.record import LoadLabel, Point, PointStatus, Record, WorkerHealth
 from cadenza.spec import Spec
 from cadenza.store.rundir import RunWriter
@@ -46,7 +46,7 @@ class Machine(Protocol):
         """The point begins, or has ended: read the engine's counters now."""
         ...
 
-    def seen(self) -> Telemetry:
+    def seen(self) -> ReadingTable:
         """All samples until now."""
         ...
 

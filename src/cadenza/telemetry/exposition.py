@@ -11,8 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.utils import floatToGoString
 
+from cadenza.readings import Labels, Reading
 from cadenza.telemetry.families import FAMILIES, Family
-from cadenza.telemetry.reading import Labels, Reading
 from cadenza.telemetry.sampler import State
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

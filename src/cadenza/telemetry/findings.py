@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
 
+from cadenza.readings import Collected, Missing, Reading, Reason
 from cadenza.telemetry.families import FAMILIES
-from cadenza.telemetry.reading import Collected, Missing, Reading, Reason
 from cadenza.telemetry.root import UnreadableError
 
 # What a number can be, by family and in its unit; beyond it is a sentinel, another unit or a dead bus: out_of_range.

@@ -5,7 +5,7 @@ All of the machine's, also inside a container.
 
 from pathlib import Path
 
-from cadenza.telemetry.reading import Collected, Labels, Missing, Reading, Reason
+from cadenza.readings import Collected, Collector, Labels, Missing, Reading, Reason
 from cadenza.telemetry.root import UnreadableError, read_bytes
 
 _STAT_BYTES = 1 << 20  # a line a core, then one long line of interrupt counts
@@ -25,7 +25,7 @@ _BASIC_COLUMNS = 4  # every kernel has these
 _RX_BYTES, _TX_BYTES, _DEVICE_COLUMNS = 0, 8, 16
 
 
-class HostCollector:
+class HostCollector(Collector):
     """Reads proc/ below `root`. Processor shares are those of the time between two rounds: the first has none."""
 
     name = "host"

@@ -5,7 +5,7 @@ import os
 import re
 from pathlib import Path
 
-from cadenza.telemetry.reading import Reason
+from cadenza.readings import Reason
 
 _TEXT_BYTES = 64 << 10
 # As the kernel prints them: `int` alone would also take 1_000, other scripts' digits, and a megabyte of them.

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.readings import Collected, Missing
 from cadenza.telemetry.cards import amd_smi
 from cadenza.telemetry.families import FAMILIES
-from cadenza.telemetry.reading import Collected, Missing
 
 DATA = Path(__file__).parents[2] / "data/telemetry/amd_smi"
 MIB = 2**20

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cadenza.clock import ManualClock
+from cadenza.readings import Missing
 from cadenza.telemetry.cards.amdgpu import AmdgpuCollector
 from cadenza.telemetry.families import FAMILIES
 from cadenza.telemetry.findings import RANGES
-from cadenza.telemetry.reading import Missing
 from support.amdgpu_trees import (
     MI50,
     MI50_TOLD,

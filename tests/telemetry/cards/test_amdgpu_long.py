@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from cadenza.clock import NS_PER_S, ManualClock
+from cadenza.readings import Reason
 from cadenza.telemetry.cards.amdgpu import AmdgpuCollector
 from cadenza.telemetry.exposition import Kept, Table, render, tabulate
-from cadenza.telemetry.reading import Reason
 from cadenza.telemetry.sampler import Sampler
 from support.amdgpu_trees import SYSFS
 
@@ -162,7 +162,7 @@ def test_whatever_befalls_cards_the_page_says_what_is_so(
                 turns += 1
             if slot.state in ("awake", "resetting"):
                 slot.work(clock.now_ns())
-        sampler.look()
+        sampler.poll()
         clock.advance_to(clock.now_ns() + STEP_NS)
         (state,) = sampler.states()
         assert state.age_s == 0.5

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.readings import Missing
 from cadenza.telemetry.cards.counters import EnergyCounter, ErrorCounters
 from cadenza.telemetry.findings import Findings
-from cadenza.telemetry.reading import Missing
 
 GPU = "0000:03:00.0"
 SECOND = 10**9

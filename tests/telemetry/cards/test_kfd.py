@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.readings import Missing, Reason
 from cadenza.telemetry.cards import kfd
 from cadenza.telemetry.cards.kfd import (
     ComputeProcess,
@@ -18,7 +19,6 @@ from cadenza.telemetry.cards.kfd import (
     read_processes,
 )
 from cadenza.telemetry.findings import Findings
-from cadenza.telemetry.reading import Missing, Reason
 from cadenza.telemetry.root import UnreadableError
 
 SYSFS = Path(__file__).parents[2] / "data/sysfs"

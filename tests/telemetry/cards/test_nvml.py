@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.readings import Collected, Missing, Reading
 from cadenza.telemetry.cards.nvml import NvmlCollector
 from cadenza.telemetry.families import FAMILIES
-from cadenza.telemetry.reading import Collected, Missing, Reading
 
 GPU = "0000:65:00.0"
 GIB = 2**30

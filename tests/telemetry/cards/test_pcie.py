@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.clock import ManualClock
+from cadenza.readings import Missing, Reading, Reason
 from cadenza.telemetry.cards.pcie import PcieBandwidth, Traffic, Watch, parse_messages
-from cadenza.telemetry.reading import Missing, Reading, Reason
 from cadenza.telemetry.root import UnreadableError
 
 MIXED = Path(__file__).parents[2] / "data/sysfs/mixed_mi50_rx6900xt"

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.readings import Collected, Missing
 from cadenza.telemetry.cards import rocm_smi
 from cadenza.telemetry.families import FAMILIES
-from cadenza.telemetry.reading import Collected, Missing
 
 DATA = Path(__file__).parents[2] / "data/telemetry/rocm_smi"
 GIB = 2**30

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.clock import NS_PER_S, ManualClock
+from cadenza.readings import Collected, Missing, Reading, Reason
 from cadenza.telemetry.cards import amd_smi, rocm_smi
 from cadenza.telemetry.cards.smi import (
     OUTPUT_BYTES,
@@ -29,7 +30,6 @@ from cadenza.telemetry.cards.smi import (
     sniff,
     unique_id,
 )
-from cadenza.telemetry.reading import Collected, Missing, Reading, Reason
 
 DATA = Path(__file__).parents[2] / "data/telemetry"
 PARSERS: dict[Tool, Parse] = {"rocm_smi": rocm_smi.parse, "amd_smi": amd_smi.parse}

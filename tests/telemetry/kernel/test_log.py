@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.readings import Missing, Reading
 from cadenza.telemetry.families import FAMILIES
 from cadenza.telemetry.kernel.lines import KernelLine, parse_journal
 from cadenza.telemetry.kernel.log import KernelEvent, KernelLog
 from cadenza.telemetry.kernel.patterns import KINDS, match
 from cadenza.telemetry.kernel.sources import Journal, find_log
-from cadenza.telemetry.reading import Missing, Reading
 from cadenza.telemetry.root import UnreadableError
 
 SAMPLES = Path(__file__).parents[2] / "data" / "telemetry" / "kernel_log"

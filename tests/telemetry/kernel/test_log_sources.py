@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.readings import Missing
 from cadenza.telemetry.kernel.lines import KernelLine, parse_dmesg
 from cadenza.telemetry.kernel.log import KernelLog
 from cadenza.telemetry.kernel.sources import Kmsg, LogFile, find_log
-from cadenza.telemetry.reading import Missing
 from cadenza.telemetry.root import UnreadableError
 
 SAMPLES = Path(__file__).parents[2] / "data" / "telemetry" / "kernel_log"

@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import NamedTuple
 
+from cadenza.readings import Collected, Missing, Reading, Reason
 from cadenza.telemetry.cards.smi import SmiCollector, find_roots, fold, label, number, pci_address, scaled, unique_id
 from cadenza.telemetry.findings import Findings
-from cadenza.telemetry.reading import Collected, Missing, Reading, Reason
 
 Units = Mapping[str, float]
 

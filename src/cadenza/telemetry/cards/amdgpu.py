@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cadenza.clock import NS_PER_S, Clock, MonotonicClock
+from cadenza.readings import Collected, Collector, Missing, Reading
 from cadenza.telemetry.cards.counters import EnergyCounter, ErrorCounters
 from cadenza.telemetry.cards.drm import CardPath, KnownCards, find_cards, plan_device, read_asleep, read_fact
 from cadenza.telemetry.cards.gpu_metrics import GpuMetrics, parse
@@ -13,7 +14,6 @@ from cadenza.telemetry.cards.products import name_product
 from cadenza.telemetry.cards.throttling import Residency, decode
 from cadenza.telemetry.families import FAMILIES
 from cadenza.telemetry.findings import Findings, Known
-from cadenza.telemetry.reading import Collected, Missing, Reading
 from cadenza.telemetry.root import UnreadableError, read_bytes
 
 _METRICS_BYTES = 64 << 10
@@ -35,15 +35,15 @@ _OF_THE_CHIP = (
 _ONLY_METRICS = ("gpu_energy_joules_total", "gpu_throttled", "gpu_throttle_seconds_total")
 
 
-class AmdgpuCollector:
+class AmdgpuCollector(Collector):
     """All cards below `root` (which stands for /) that the amdgpu driver runs, by PCI address.
 
     A card that was there and is gone is `gpu_up` 0 until it is back. A suspended one is not woken.
     Busy, power and temperatures belong to the whole card also where it is partitioned; the memory of its partitions is
     reported under the pools xcp0, xcp1, …. `processes`: also the memory of each process.
 
-    Busy shares, VRAM in use, temperatures, power, clocks, voltages, energy and throttling are of every round, and a
-    card that is gone is gone at the next. Other pools in use, sizes, limits, the power cap, fan, PCIe link and replays,
+    Busy shares, VRAM in use, temperatures, power, clocks, voltages, energy and throttling are read in every round, and
+    a card that is gone is gone at the next. Other pools in use, sizes, limits, power cap, fan, PCIe link and replays,
     and the partition are under 2 s old; RAS errors and bad pages under 10 s. What failed for a reason that may pass is
     read again in the next round.
     """

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from cadenza.clock import NS_PER_S
+from cadenza.readings import Reason
 from cadenza.telemetry.cards.drm import read_bad_pages, read_ras
 from cadenza.telemetry.findings import Findings
-from cadenza.telemetry.reading import Reason
 from cadenza.telemetry.root import UnreadableError
 
 _WRAP_J = 65_536.0  # 32 bits of 2⁻¹⁶ J: four minutes of a card at 254 W

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from cadenza.readings import Missing, Reason
 from cadenza.telemetry.findings import Findings
-from cadenza.telemetry.reading import Missing, Reason
 from cadenza.telemetry.root import UnreadableError, read_integer, read_text
 
 _LINE = re.compile(r"([a-z][a-z0-9_]{0,63}) ([0-9]{1,20})", re.ASCII)

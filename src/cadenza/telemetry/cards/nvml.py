@@ -9,10 +9,10 @@ from functools import partial
 from math import isfinite
 from typing import Any
 
+from cadenza.readings import Collected, Collector, Missing, Reading, Reason
 from cadenza.record import printable
 from cadenza.telemetry.cards.smi import pci_address
 from cadenza.telemetry.findings import RANGES, Findings
-from cadenza.telemetry.reading import Collected, Missing, Reading, Reason
 
 _EXPECTED = (
     *("gpu_busy_ratio", "gpu_memory_busy_ratio", "gpu_memory_size_bytes", "gpu_memory_used_bytes"),
@@ -64,7 +64,7 @@ class _LostError(Exception):
     """The card has fallen off the bus."""
 
 
-class NvmlCollector:
+class NvmlCollector(Collector):
     """Every card that NVML shows. `library` stands in for the module `pynvml`; None: it is imported by the first round.
 
     Without the library, or without the driver, the first round has one Missing (absent), and the following ones have

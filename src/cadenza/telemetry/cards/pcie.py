@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cadenza.clock import NS_PER_S, Clock, MonotonicClock
+from cadenza.readings import Collected, Collector, Missing, Reading, Reason
 from cadenza.telemetry.cards.drm import KnownCards, find_cards, read_asleep
 from cadenza.telemetry.findings import Findings
-from cadenza.telemetry.reading import Collected, Missing, Reading, Reason
 from cadenza.telemetry.root import UnreadableError, read_text
 
 _FAMILIES = ("gpu_pcie_received_bytes_per_second", "gpu_pcie_sent_bytes_per_second")
@@ -23,7 +23,7 @@ _MAX_PAYLOAD = 4096  # of PCIe
 STALE_S = 5.0
 # A driver that has the file and nothing to put into it will not change its mind soon.
 _PAUSE_S, _LONG_PAUSE_S = 1.0, 60.0
-_STOP_S = 1.5
+_STOP_S, _CLOSE_S = 1.5, 0.5
 
 # Device folders that a thread of this process reads, also one that a stopped collector left stuck in the kernel.
 _taken: set[Path] = set()
@@ -93,7 +93,7 @@ class Watch:
                 _taken.discard(key)
 
 
-class PcieBandwidth:
+class PcieBandwidth(Collector):
     """A collector of the latest result of each thread. They begin with the first `collect`, and end with `stop`.
 
     `read` reads a `pcie_bw`; it may block, which delays nobody.
@@ -129,6 +129,10 @@ class PcieBandwidth:
         if not cards:
             missing.append(Missing(self.name, "", "absent"))
         return Collected(readings, missing)
+
+    def close(self) -> None:
+        """End the threads; a read that is blocked in the kernel is left behind."""
+        self.stop(_CLOSE_S)
 
     def latest(self, gpu: str) -> Traffic | None:
         """The latest value of that card, however old; None if the last round had none."""

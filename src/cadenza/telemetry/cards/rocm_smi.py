@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import NamedTuple
 
+from cadenza.readings import Collected, Missing, Reading, Reason
 from cadenza.telemetry.cards.smi import SmiCollector, find_roots, fold, label, number, pci_address, scaled, unique_id
 from cadenza.telemetry.findings import Findings
-from cadenza.telemetry.reading import Collected, Missing, Reading, Reason
 
 # Flags that every version since 4 has. Not --showbw, which sleeps for a second a card.
 FLAGS = (

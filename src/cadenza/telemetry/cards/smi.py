@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from cadenza.clock import NS_PER_S, Clock, MonotonicClock
+from cadenza.readings import Collected, Collector, Missing, Reading, Reason
 from cadenza.record import printable
-from cadenza.telemetry.reading import Collected, Missing, Reading, Reason
 from cadenza.telemetry.root import UnreadableError, read_bytes
 
 Tool = Literal["rocm_smi", "amd_smi"]
@@ -235,7 +235,7 @@ class Process:
         self._ended.set()
 
 
-class SmiCollector:
+class SmiCollector(Collector):
     """One tool, run at most every `every_s` and read by `parse`; between two runs the last one's values are returned.
 
     `collect` waits for a run as long as `timeout_s`. Then the child is killed, and until it is really gone every round
@@ -350,7 +350,7 @@ class SmiCollector:
         return (self._clock.now_ns() - ns) / NS_PER_S
 
 
-class TextCollector:
+class TextCollector(Collector):
     """A text that somebody else writes (`--smi-json FILE`), read anew each round, by its tool's parser."""
 
     def __init__(self, path: Path, parsers: Mapping[Tool, Parse]) -> None:

@@ -5,11 +5,11 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from cadenza.readings import Collected, Collector, Missing, Reading
 from cadenza.record import printable
 from cadenza.telemetry.kernel.lines import KernelLine
 from cadenza.telemetry.kernel.patterns import KINDS, Kind, match
 from cadenza.telemetry.kernel.sources import Source
-from cadenza.telemetry.reading import Collected, Missing, Reading
 from cadenza.telemetry.root import UnreadableError
 
 _EVENTS_TOTAL = "cadenza_kernel_events_total"
@@ -27,7 +27,7 @@ class KernelEvent(NamedTuple):
     text: str
 
 
-class KernelLog:
+class KernelLog(Collector):
     """A collector over one source: counters by event and GPU, and each event itself.
 
     Cards in `gpus` (PCI addresses) have counters from the beginning, at 0, so that a rate sees their first event.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from cadenza.readings import Reason
 from cadenza.telemetry.kernel.lines import (
     LINE_BYTES,
     DmesgText,
@@ -19,7 +20,6 @@ from cadenza.telemetry.kernel.lines import (
     LineBuffer,
     parse_journal,
 )
-from cadenza.telemetry.reading import Reason
 from cadenza.telemetry.root import UnreadableError
 
 # A kernel record has 8 KiB at most. One round takes no more than this; what is left waits for the next.
