@@ -60,10 +60,10 @@ _ARTICLE = (
         f"and on (node, gpu) ({card('memory_size_bytes', VRAM)}) > {SMALLEST_CARD_BYTES:g}) > 0.98",
         "5m",
         "info",
-        "Every card of {{ $labels.node }} is busy all the time",
+        "Every card of {{ $labels.node }} is saturated",
         f"The least busy card has been busy for {_SHARE} of the time or more for five minutes.",
-        "Nothing is wrong if tokens flow: the machine is used in full. If latency matters more, send it fewer requests "
-        "or add a machine. Without tokens it is a hang: see GpuHung.",
+        "No action while tokens are generated: the node is fully used. For lower latency send it fewer requests or add "
+        "a node. Without tokens it is a hang: see GpuHung.",
         0,
     ),
     Alert(
@@ -73,8 +73,8 @@ _ARTICLE = (
         "2m",
         "warning",
         f"The memory of {_CARD} is nearly full",
-        f"{_SHARE} of the card's memory is in use. vLLM takes gpu_memory_utilization of it at start, 0.92 unless told.",
-        "If the engine was told to take more than 0.95, this is as asked: raise the threshold. Else look for another "
+        f"{_SHARE} of the card's memory is in use. vLLM allocates gpu_memory_utilization of it at start (default 0.92).",
+        "If gpu_memory_utilization is above 0.95, this is expected: raise the threshold. Otherwise check for another "
         "process on the card (amdgpu_process_memory_bytes, nvidia-smi) before an allocation fails.",
         1,
     ),
@@ -83,10 +83,10 @@ _ARTICLE = (
         f"{_RUNNING} > 32",
         "1m",
         "info",
-        f"Many requests run at once in {_MODEL}",
-        "{{ $value }} requests share each step: each of them gets its tokens more slowly.",
-        "Look at the time between tokens. If it is too long, lower max_num_seqs, limit the load at the gateway to what "
-        "`cadenza sweep` found before the knee, or add a replica.",
+        f"Large batch in {_MODEL}",
+        "{{ $value }} requests share each step, which raises the time between tokens of each.",
+        "Check the time between tokens. If it is too long, lower max_num_seqs, limit the load at the gateway to the "
+        "highest concurrency before the knee in `cadenza sweep`, or add a replica.",
         2,
     ),
     Alert(
@@ -94,10 +94,10 @@ _ARTICLE = (
         f"{by_model(lately(words.WAITING))} > 8",
         "1m",
         "warning",
-        f"Requests queue up at {_MODEL}",
-        "{{ $value }} requests wait for admission; their time to first token grows with each.",
-        "If the KV cache is full, it holds the batch down: shorten contexts or give it more memory. If not, "
-        "max_num_seqs does: raise it as far as the time between tokens allows, or add a replica.",
+        f"Long request queue at {_MODEL}",
+        "{{ $value }} requests wait for admission, which raises their time to first token.",
+        "If the KV cache is full, it limits the batch: shorten contexts or give it more memory. If not, max_num_seqs "
+        "does: raise it as far as the time between tokens allows, or add a replica.",
         3,
     ),
     Alert(
@@ -106,7 +106,7 @@ _ARTICLE = (
         "1m",
         "warning",
         f"The KV cache of {_MODEL} is nearly full",
-        f"{_SHARE} of its blocks are in use; when none is left, requests are preempted and computed again.",
+        f"{_SHARE} of its blocks are in use; when none is free, requests are preempted and recomputed.",
         "Shorten max_model_len or answers, lower max_num_seqs, or give the cache more: gpu_memory_utilization up, "
         "kv_cache_dtype fp8, another card.",
         4,
@@ -117,9 +117,9 @@ _ARTICLE = (
         "2m",
         "warning",
         f"{_MODEL} is slow under load",
-        f'It makes {{{{ $value | printf "%.1f" }}}} tokens a second for {LOADED_STREAMS} requests or more.',
-        "Look for a card that throttles or a link that has lost lanes (one slow card slows all of a tensor-parallel "
-        "group), for a long prefill, and for preemptions. If this machine never does more, lower the threshold.",
+        f'{{{{ $value | printf "%.1f" }}}} tokens/s with {LOADED_STREAMS} or more requests running.',
+        "Check for a throttled card or a PCIe link with fewer lanes (one slow card slows its whole tensor-parallel "
+        "group), for long prefills, and for preemptions. If this node is never faster, lower the threshold.",
         5,
     ),
 )
@@ -131,10 +131,10 @@ def _first_token_late(slo_s: float) -> Alert:
         f"(\n{quantile(0.99, words.TTFT, '5m')}\n) > {slo_s:g}",
         "2m",
         "warning",
-        f"The first token of {_MODEL} comes too late",
-        'One request in a hundred waits {{ $value | printf "%.2f" }} s or longer for its first token; '
-        f"promised are {slo_s:g} s. Between the engine's buckets the figure is interpolated.",
-        "See whether it is queueing (EngineQueueLong, queue time) or prefill (long prompts, prefix-cache hits fallen). "
+        f"Time to first token of {_MODEL} exceeds the SLO",
+        'P99 of the time to first token is {{ $value | printf "%.2f" }} s, '
+        f"SLO {slo_s:g} s. The figure is interpolated within the engine's histogram buckets.",
+        "Check whether it is queueing (EngineQueueLong, queue time) or prefill (long prompts, fewer prefix-cache hits). "
         "For queueing add a replica or limit the load at the gateway; for prefill shorten prompts or chunk them.",
     )
 
@@ -145,17 +145,17 @@ _ENGINE = (
         'up{job="engine"} == 0',
         "30s",
         "critical",
-        "The engine at {{ $labels.instance }} does not answer",
-        "Its /metrics page could not be read for half a minute.",
-        "See whether the process lives and what its log says last; then the machine's kernel log (GpuKernelEvents).",
+        "The engine at {{ $labels.instance }} is down",
+        "Its /metrics page could not be scraped for 30 s.",
+        "Check whether the process runs and the end of its log, then the kernel log of the node (GpuKernelEvents).",
     ),
     Alert(
         "EngineMetricsMissing",
         f'up{{job="engine"}} == 1 unless on (instance) ({lately(words.RUNNING)})',
         "1m",
         "warning",
-        "The engine at {{ $labels.instance }} answers but tells nothing of itself",
-        "Its /metrics page has none of the series that every alert here rests on.",
+        "The engine at {{ $labels.instance }} exports no engine metrics",
+        "Its /metrics page answers, but has none of the series that these alerts evaluate.",
         "Start vLLM without --disable-log-stats, SGLang with --enable-metrics, llama-server with --metrics.",
     ),
     Alert(
@@ -163,27 +163,27 @@ _ENGINE = (
         f"{by_model(_FAILED)}\n/ ({by_model('rate(vllm:request_success_total[5m])')} > 0) > 0.05",
         "1m",
         "warning",
-        f"Requests fail in {_MODEL}",
-        f"{_SHARE} of the requests that ended in the last five minutes ended in an error.",
-        "The engine's log has the errors. (vLLM counts failures in vllm:request_success_total, under finished_reason.)",
+        f"Requests fail at {_MODEL}",
+        f"{_SHARE} of the requests that finished in the last 5 min finished in an error.",
+        "The errors are in the engine's log. (vLLM counts failures in vllm:request_success_total, by finished_reason.)",
     ),
     Alert(
         "EngineKvCachePressure",
         f"{by_model(lately(words.KV_USAGE), 'max')} > 0.95\nand on ({BY_MODEL}) {by_model(lately(words.WAITING))} > 0",
         "1m",
         "warning",
-        f"The KV cache of {_MODEL} keeps requests waiting",
-        f"{_SHARE} of its blocks are in use and requests queue for room.",
-        "The cache, not the compute, limits this server. See EngineKvCacheNearlyFull for how to get room.",
+        f"Requests wait for the KV cache of {_MODEL}",
+        f"{_SHARE} of its blocks are in use and requests are queued.",
+        "The cache, not the compute, limits this server. See EngineKvCacheNearlyFull for how to enlarge it.",
     ),
     Alert(
         "EnginePreemptionStorm",
         f"{by_model(rate(words.PREEMPTIONS, '1m'))} * 60 > 10",
         "1m",
         "warning",
-        f"{_MODEL} preempts requests over and over",
-        '{{ $value | printf "%.0f" }} preemptions in the last minute; each computes tokens a second time.',
-        "More requests were admitted than the KV cache holds to their end: lower max_num_seqs, or enlarge the cache.",
+        f"{_MODEL} preempts many requests",
+        '{{ $value | printf "%.0f" }} preemptions in the last minute; each recomputes tokens.',
+        "The admitted requests do not fit the KV cache to their end: lower max_num_seqs, or enlarge the cache.",
     ),
 )
 
@@ -201,7 +201,7 @@ def _kernel(name: str, kinds: str, severity: Severity, runbook: str) -> Alert:
         "0s",
         severity,
         "The kernel of {{ $labels.node }} reports {{ $labels.event }}",
-        "Within the last ten minutes. Card: {{ $labels.gpu }} (nothing where the line names none).",
+        "Within the last 10 min. Card: {{ $labels.gpu }} (empty if the log line names none).",
         runbook,
     )
 
@@ -217,12 +217,12 @@ _CARDS = (
         f"and on (node) max by (node) ({card('busy_ratio')}) > 0.95",
         "2m",
         "critical",
-        f"{_MODEL} hangs: a card is busy and no token comes",
-        "Requests that run: {{ $value }}. A card of {{ $labels.node }} is busy all the time, and for three minutes not "
-        "one token was generated, no prompt was read and the KV cache stood still: one rank waits for another that "
-        "hangs or has died. Often the kernel log is silent. Low power tells spinning from work.",
+        f"{_MODEL} hangs: a card is busy and no token is generated",
+        "Requests running: {{ $value }}. A card of {{ $labels.node }} is fully busy, and for 3 min no token was "
+        "generated, no prompt was processed and KV cache usage did not change: one rank waits for another that hangs "
+        "or has died. Often the kernel log has no entry. Low power distinguishes spinning from work.",
         "Take the server out of the gateway, save its log and `dmesg`, restart the engine; if the card stays busy "
-        "without a process, reset it or restart the machine. A collective's own timeout is ten minutes unless told.",
+        "without a process, reset it or reboot the node. The default timeout of a collective is 10 min.",
     ),
     Alert(
         "GpuLost",
@@ -235,10 +235,10 @@ _CARDS = (
         f"  unless on (instance) ({_COLLECTORS} unless cadenza_collector_duration_seconds))",
         "30s",
         "critical",
-        f"The card {_CARD} has gone",
-        "It was there within the last hour and is not any more, while the exporter and what it asks answer.",
-        "See the kernel log for `PCIe Bus Error … type=Inaccessible` and a failed recovery. Power the machine off, not "
-        "just down; check seating, riser, cable and supply. If it was taken out on purpose, this ends within the hour.",
+        f"The card {_CARD} is lost",
+        "It was reported within the last hour and no longer is, while the exporter and its collectors work.",
+        "Check the kernel log for `PCIe Bus Error … type=Inaccessible` and a failed recovery. Cut the power (a reboot is "
+        "not enough); check seating, riser, cable and supply. If it was removed on purpose, this ends within the hour.",
     ),
     Alert(
         "GpuHot",
@@ -246,28 +246,28 @@ _CARDS = (
         "2m",
         "warning",
         f"{_CARD} is within 5 °C of its limit",
-        '{{ $labels.sensor }}: {{ $value | printf "%.1f" }} °C. At its limit the driver lowers the clock.',
-        "Fan, air flow, dust, room. A passive card needs a duct. Lower the power cap to keep going meanwhile.",
+        '{{ $labels.sensor }}: {{ $value | printf "%.1f" }} °C. At the limit the driver lowers the clock.',
+        "Check fan, air flow, dust and room temperature. A passive card needs a duct. Lower the power cap meanwhile.",
     ),
     Alert(
         "GpuThrottledByHeat",
         f"max by (node, gpu, reason) ({card_over('avg_over_time', 'throttled', '1m', _BY_HEAT)}) > {_OFTEN}",
         "1m",
         "warning",
-        f"{_CARD} lowers its clock for heat",
-        "Reason: {{ $labels.reason }}, for more than a fifth of the last minute. In a tensor-parallel group every "
-        "other card waits for it.",
-        "As for GpuHot. Figures measured meanwhile are those of a throttled machine.",
+        f"{_CARD} is throttled by heat",
+        "Reason: {{ $labels.reason }}, for more than 20 % of the last minute. In a tensor-parallel group every other "
+        "card waits for it.",
+        "As for GpuHot. Measurements taken meanwhile are those of a throttled node.",
     ),
     Alert(
         "GpuThrottled",
         f"max by (node, gpu, reason) ({card_over('avg_over_time', 'throttled', '1m', _NOT_BY_HEAT)}) > {_OFTEN}",
         "10m",
         "info",
-        f"{_CARD} lowers its clock",
-        "Reason: {{ $labels.reason }}, for more than a fifth of ten minutes. A limit of power or current is "
-        "normal under full load. (`any`: this chip does not say which it is.)",
-        "Nothing, unless the power cap was meant to be higher: compare amdgpu_power_watts with amdgpu_power_cap_watts.",
+        f"{_CARD} is throttled",
+        "Reason: {{ $labels.reason }}, for more than 20 % of 10 min. A limit of power or current is normal under full "
+        "load. (`any`: this chip does not report the reason.)",
+        "No action, unless the power cap should be higher: compare amdgpu_power_watts with amdgpu_power_cap_watts.",
     ),
     Alert(
         "GpuLinkNarrow",
@@ -276,23 +276,23 @@ _CARDS = (
         f"and on (node, gpu) ({card('busy_ratio')}) > 0.5",
         "10m",
         "warning",
-        f"{_CARD} works on fewer PCIe lanes than it has",
-        "{{ $value }} lanes under load. Speed drops at idle on purpose; width under load does not.",
-        "Reseat the card, check the riser and the slot's wiring (a second card may halve the first one's lanes).",
+        f"{_CARD} runs on fewer PCIe lanes than it has",
+        "{{ $value }} lanes under load. Link speed drops at idle by design; width under load does not.",
+        "Reseat the card; check the riser and the wiring of the slot (a second card may halve the lanes of the first).",
     ),
     _kernel(
         "GpuKernelEvents",
         LOST,
         "critical",
-        "`dmesg` has the lines and the process. Requests of that time are lost or wrong; the engine usually needs a "
-        "restart. If it comes back: cooler, lower power cap, older or newer driver, other card.",
+        "`dmesg` shows the lines and the process. Requests of that time are lost or wrong; the engine usually needs a "
+        "restart. If it recurs: better cooling, lower power cap, older or newer driver, another card.",
     ),
     _kernel(
         "GpuKernelWarnings",
         TROUBLE,
         "warning",
-        "`dmesg` has the lines. vm_fault: a program read where nothing is mapped, most often a bug of the engine's; "
-        "kfd_allocation: no memory for compute queues; throttled: too hot; smu, xid: the driver's own manual.",
+        "`dmesg` shows the lines. vm_fault: access to an unmapped address, most often a bug in the engine; "
+        "kfd_allocation: no memory for compute queues; throttled: too hot; smu, xid: see the driver's manual.",
     ),
     Alert(
         "GpuUncorrectableErrors",
@@ -302,8 +302,8 @@ _CARDS = (
         "0s",
         "critical",
         f"Uncorrectable errors in {{{{ $labels.block }}}} of {_CARD}",
-        "Data on the card was damaged within the last quarter of an hour; answers may be wrong.",
-        "Restart the engine. If it happens again, take the card out of service (amdgpu_bad_pages tells retired pages).",
+        "Data on the card was corrupted within the last 15 min; responses may be wrong.",
+        "Restart the engine. If it happens again, take the card out of service (amdgpu_bad_pages counts retired pages).",
     ),
 )
 _EXPORTER = (
@@ -312,10 +312,10 @@ _EXPORTER = (
         'up{job="exporter"} == 0',
         "30s",
         "warning",
-        "The exporter at {{ $labels.instance }} does not answer",
-        "Nothing is known of the cards and the kernel log of {{ $labels.node }}: that their alerts ended does not mean "
-        "that they are well.",
-        "`cadenza exporter` on that machine; its log says why it stopped.",
+        "The exporter at {{ $labels.instance }} is down",
+        "There is no data about the cards and the kernel log of {{ $labels.node }}: that their alerts ended does not mean "
+        "that they are healthy.",
+        "Run `cadenza exporter` on that node; its log has the reason why it stopped.",
     ),
     Alert(
         "CollectorStuck",
@@ -324,9 +324,9 @@ _EXPORTER = (
         "30s",
         "warning",
         "{{ $labels.collector }} on {{ $labels.node }} is stuck",
-        'Its values are {{ $value | printf "%.0f" }} s old: what it asks does not answer.',
-        "A tool that hangs, often after a card's crash: `ps` shows it in state D. The other collectors go on. Restart "
-        "the machine if it stays.",
+        'Its values are {{ $value | printf "%.0f" }} s old: its source does not respond.',
+        "A tool hangs, often after a card crashed: `ps` shows it in state D. The other collectors continue. Reboot the "
+        "node if it persists.",
     ),
 )
 

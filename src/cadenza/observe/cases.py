@@ -140,13 +140,13 @@ def cases(slo_s: float) -> tuple[Case, ...]:
 _WAITING = f"vllm:num_requests_waiting{{{MODEL}}}"
 _LOSSY_QUEUE = {_WAITING: "9x1 stale " * 30}
 _ARTICLE = (
-    Case("GpusSaturated", "all busy", "5m10s", _busy(1, 0.99), {"node": "box"}, "99%"),
-    Case("GpusSaturated", "one idles", "5m10s", _busy(1, 0.98)),
-    Case("GpusSaturated", "the processor's own graphics idle", "5m10s", _busy(1, 0, 2), {"node": "box"}, "100%"),
+    Case("GpusSaturated", "all cards busy", "5m10s", _busy(1, 0.99), {"node": "box"}, "99%"),
+    Case("GpusSaturated", "one card at 98 %", "5m10s", _busy(1, 0.98)),
+    Case("GpusSaturated", "the integrated graphics idle", "5m10s", _busy(1, 0, 2), {"node": "box"}, "100%"),
     Case("GpusSaturated", "not long enough", "4m50s", _busy(1, 0.99)),
     Case("GpuMemoryNearlyFull", "96 of 100", "2m10s", _memory(96), _GPU_LABELS | {"pool": "vram"}, "96%"),
     Case("GpuMemoryNearlyFull", "95 of 100", "2m10s", _memory(95)),
-    Case("GpuMemoryNearlyFull", "2 GB of a processor's own graphics", "2m10s", _memory(2, 2)),
+    Case("GpuMemoryNearlyFull", "2 GB of integrated graphics", "2m10s", _memory(2, 2)),
     Case("EngineBatchLarge", "33", "1m10s", _gauge("num_requests_running", 33), MODEL_LABELS, "33"),
     Case("EngineBatchLarge", "32", "1m10s", _gauge("num_requests_running", 32)),
     Case("EngineQueueLong", "9", "1m10s", _gauge("num_requests_waiting", 9), MODEL_LABELS, "9"),
@@ -187,18 +187,18 @@ _PREEMPTIONS = f"vllm:num_preemptions_total{{{MODEL}}}"
 _FINISHED = f"vllm:request_success_total{{{MODEL},finished_reason="
 _ENGINES = (
     # The fourth sample, at 30 s, is the first 0.
-    Case("EngineDown", "gone for 40 s", "1m10s", {_UP: "1x2 0x90", _OTHER_UP: "1x90"}, ENGINE_LABELS),
-    Case("EngineDown", "gone for 20 s", "50s", {_UP: "1x2 0x90"}),
+    Case("EngineDown", "down for 40 s", "1m10s", {_UP: "1x2 0x90", _OTHER_UP: "1x90"}, ENGINE_LABELS),
+    Case("EngineDown", "down for 20 s", "50s", {_UP: "1x2 0x90"}),
     Case("EngineDown", "every third scrape is lost", "1m20s", {_UP: "1x1 0 " * 30}),
-    Case("EngineMetricsMissing", "nothing told", "1m10s", {_UP: "1x90"}, ENGINE_LABELS),
+    Case("EngineMetricsMissing", "no engine metrics", "1m10s", {_UP: "1x90"}, ENGINE_LABELS),
     Case(
         "EngineMetricsMissing",
-        "nothing told by one of two",
+        "no engine metrics from one of two",
         "1m10s",
         {_UP: "1x90", _OTHER_UP: "1x90"} | _beside('instance="box:8001",engine="0"', "0x90"),
         ENGINE_LABELS,
     ),
-    Case("EngineMetricsMissing", "told", "1m10s", {_UP: "1x90"} | _gauge("num_requests_running", 0)),
+    Case("EngineMetricsMissing", "engine metrics present", "1m10s", {_UP: "1x90"} | _gauge("num_requests_running", 0)),
     Case("EngineErrors", "1 of 10", "3m", _endings(1, 9), MODEL_LABELS, "10%"),
     Case("EngineErrors", "1 of 40", "3m", _endings(1, 39)),
     Case("EngineErrors", "no traffic", "3m", _endings(0, 0)),
@@ -216,7 +216,7 @@ _ENGINES = (
         MODEL_LABELS,
         "96%",
     ),
-    Case("EngineKvCachePressure", "nobody waits", "1m10s", _KV_FULL | _gauge("num_requests_waiting", 0)),
+    Case("EngineKvCachePressure", "none waits", "1m10s", _KV_FULL | _gauge("num_requests_waiting", 0)),
     Case(
         "EngineKvCachePressure",
         "0.95",
@@ -237,7 +237,7 @@ _CARDS = (
     Case("GpuHung", "busy, running, no token", "2m20s", _hang(), MODEL_LABELS | {"engine": "0"}, "1"),
     Case(
         "GpuHung",
-        "two others go on: of the same server, and of another",
+        "two other engines generate: one of the same server, one of another",
         "2m20s",
         _hang()
         | _beside('instance="box:8000",engine="1"', "0+500x90")
@@ -253,25 +253,25 @@ _CARDS = (
     Case("GpuHung", "a server of embeddings", "5m", _hang(tokens="0x90", prompts="0+700x90", kv="0x90")),
     Case("GpuHung", "restarted, and another has the cards", "5m", _hang(tokens="100x5 0x90", running="1x5 0x90")),
     Case("GpuHung", "ended", "5m", _hang(running="1x5 stale")),
-    Case("GpuLost", "says so", "1m40s", {_CARD_UP: "1x5 0x90"}, _GPU_LABELS),
-    Case("GpuLost", "there", "1m40s", {_CARD_UP: "1x90"}),
+    Case("GpuLost", "reported as lost", "1m40s", {_CARD_UP: "1x5 0x90"}, _GPU_LABELS),
+    Case("GpuLost", "present", "1m40s", {_CARD_UP: "1x90"}),
     Case("GpuLost", "vanished", "1m40s", _VANISHED | _looks("amdgpu", 0), _GPU_LABELS),
     Case("GpuLost", "exporter down", "1m40s", {_CARD_UP: "1x5 stale", _EXPORTER_UP: "1x5 0x90"}),
     Case(
         "GpuLost",
-        "exporter down, another one there",
+        "exporter down, another one up",
         "1m40s",
         {_CARD_UP: "1x5 stale", _EXPORTER_UP: "1x5 0x90", _OTHER_EXPORTER_UP: "1x90"},
     ),
     Case("GpuLost", "exporter restarted", "2m", {_CARD_UP: "1x5 stale _x2 1x90", _EXPORTER_UP: "1x5 0x2 1x90"}),
-    Case("GpuLost", "exporter restarted, and has not looked", "2m", _VANISHED | {_FIRST_ROUND: "500x5 0+10x90"}),
-    Case("GpuLost", "what asks the cards is stuck", "1m40s", _VANISHED | _looks("amdgpu", 11, 0)),
+    Case("GpuLost", "exporter restarted, first round not finished", "2m", _VANISHED | {_FIRST_ROUND: "500x5 0+10x90"}),
+    Case("GpuLost", "the collector of the cards is stuck", "1m40s", _VANISHED | _looks("amdgpu", 11, 0)),
     Case("GpuHot", "96 of 100 °C", "2m10s", _heat(96), _GPU_LABELS | {"sensor": "junction"}, "96.0"),
     Case("GpuHot", "95 of 100 °C", "2m10s", _heat(95)),
     Case("GpuThrottledByHeat", "hot", "1m10s", _throttled("temp_hotspot"), _THROTTLED_LABELS),
     Case(
         "GpuThrottledByHeat",
-        "to and fro",
+        "0 1 0 repeated",
         "2m10s",
         _throttled("temp_hotspot", "0 1 0 " * 30),
         _THROTTLED_LABELS,
@@ -291,7 +291,7 @@ _EVENTS = (
     Case("GpuKernelEvents", "one more", "2m", _events("ring_timeout", "0x5 1x90"), _RING),
     Case("GpuKernelEvents", "the first of its kind", "2m", _WATCHED | _events("ring_timeout", "_x5 1x90"), _RING),
     Case("GpuKernelEvents", "ten minutes ago", "12m", _events("ring_timeout", "0x5 1x90")),
-    Case("GpuKernelEvents", "before Prometheus looked", "2m", _WATCHED | _events("ring_timeout", "3x90")),
+    Case("GpuKernelEvents", "before the first scrape", "2m", _WATCHED | _events("ring_timeout", "3x90")),
     Case(
         "GpuKernelEvents",
         "long before a minute without the exporter",
@@ -312,14 +312,14 @@ _EVENTS = (
     Case(
         "GpuUncorrectableErrors", "one", "2m", _ras("0x5 1x90"), _GPU_LABELS | {"block": "umc", "severity": "critical"}
     ),
-    Case("GpuUncorrectableErrors", "a million that never were", "2m", _ras("0x5 1048560x90")),
+    Case("GpuUncorrectableErrors", "a spurious million", "2m", _ras("0x5 1048560x90")),
     Case("GpuUncorrectableErrors", "none", "2m", _ras("0x90")),
-    Case("GpuUncorrectableErrors", "5 of long ago, and the driver loaded again", "2m", _ras("5x5 stale _x2 0x90")),
+    Case("GpuUncorrectableErrors", "5 long ago, then the driver reloaded", "2m", _ras("5x5 stale _x2 0x90")),
 )
 _EXPORTERS = (
-    Case("ExporterDown", "gone for 40 s", "1m10s", {_EXPORTER_UP: "1x2 0x90"}, _EXPORTER_LABELS),
-    Case("ExporterDown", "gone for 20 s", "50s", {_EXPORTER_UP: "1x2 0x90"}),
+    Case("ExporterDown", "down for 40 s", "1m10s", {_EXPORTER_UP: "1x2 0x90"}, _EXPORTER_LABELS),
+    Case("ExporterDown", "down for 20 s", "50s", {_EXPORTER_UP: "1x2 0x90"}),
     Case("CollectorStuck", "31 s old", "40s", _looks("smi", 31, 0), _EXPORTER_LABELS | {"collector": "smi"}, "31"),
     Case("CollectorStuck", "30 s old", "40s", _looks("smi", 30, 0)),
-    Case("CollectorStuck", "asked once a minute", "40s", _looks("smi", 50, 1)),
+    Case("CollectorStuck", "read once a minute", "40s", _looks("smi", 50, 1)),
 )

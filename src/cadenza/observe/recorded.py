@@ -36,14 +36,14 @@ def _energy() -> tuple[Recorded, ...]:
     }
     node = {"node": "box"}
     return (
-        Recorded(name, "nobody asks", load, node, None, "5m"),
+        Recorded(name, "no requests", load, node, None, "5m"),
         Recorded(name, "the first minute has a pause in it", load, node, None, "5m50s"),
         Recorded(name, "100 W over 50 tokens a second, after a minute", load, node, 2, "6m10s"),
         Recorded(name, "the same at the end", load, node, 2, "9m50s"),
         Recorded(name, "the last minute ends in a pause", load, node, None, "10m10s"),
-        Recorded(name, "never more", load, node, 2, "14m", f"max_over_time({name}[14m])"),
-        Recorded(name, "never less", load, node, 2, "14m", f"min_over_time({name}[14m])"),
-        Recorded(name, "known for less than a minute", load | tokens_and_running(500, 1), node, None, "50s"),
+        Recorded(name, "the maximum", load, node, 2, "14m", f"max_over_time({name}[14m])"),
+        Recorded(name, "the minimum", load, node, 2, "14m", f"min_over_time({name}[14m])"),
+        Recorded(name, "less than a minute of data", load | tokens_and_running(500, 1), node, None, "50s"),
     )
 
 
@@ -62,7 +62,7 @@ RECORDED_CASES = (
     ),
     Recorded(
         "model:engine_requests_running:sum",
-        "an SGLang engine on two cards tells it twice",
+        "an SGLang engine on two cards exports it twice",
         {
             f'sglang:num_running_reqs{{{ENGINE},model_name="m",tp_rank="0",pp_rank="0"}}': "5x20",
             f'sglang:num_running_reqs{{{ENGINE},model_name="m",tp_rank="1",pp_rank="0"}}': "5x20",
@@ -72,7 +72,7 @@ RECORDED_CASES = (
     ),
     Recorded(
         "model:engine_generation_tokens:rate1m",
-        "llama.cpp, 120 tokens in ten seconds, names no model",
+        "llama.cpp, 120 tokens in ten seconds, without a model name",
         {f"llamacpp:tokens_predicted_total{{{ENGINE}}}": "0+120x20"},
         {"node": "box", "instance": "box:8000"},
         12,
@@ -138,7 +138,7 @@ RECORDED_CASES = (
     *_energy(),
     Recorded(
         "run:engine_generation_tokens:rate1m",
-        "two servers of the run's model make 50 and 12 tokens a second, another model is another matter",
+        "two servers of the run's model make 50 and 12 tokens a second, another model is not counted",
         {
             'cadenza_run_info{job="exporter",instance="desk:9101",node="desk",run="r",point="1",model="m",'
             'concurrency="8",load="C = 8"}': "1x20",

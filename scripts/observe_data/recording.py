@@ -6,8 +6,8 @@ of cadenza's own.
 
 from typing import NamedTuple
 
-from cadenza.observe import vocabulary as words
-from cadenza.observe.vocabulary import Series, by_model, card, card_over, now, quantile, rate
+from observe_data import vocabulary as words
+from observe_data.vocabulary import Series, by_model, card, card_over, now, quantile, rate
 
 QUANTILES = ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
 VRAM = 'pool="vram"'

@@ -1,7 +1,7 @@
 """What the dashboards share: choices of node, engine, model and card; marks in time; queries over rules."""
 
-from cadenza.observe.grafana import Query, annotation, variable
-from cadenza.observe.rules import QUANTILES
+from observe_data.grafana import Query, annotation, variable
+from observe_data.recording import QUANTILES
 
 WINDOW = "$__rate_interval"
 ON_NODE = 'node=~"$node"'
