@@ -149,15 +149,23 @@ class Churn:
     def collect(self) -> Collected:
         self._round += 1
         readings = [
-            Reading("amdgpu_clock_hertz", (("gpu", f"0000:0{card}:00.0"), ("domain", f"clock{n}")), self._round + n)
+            Reading(
+                "gpu_clock_hertz",
+                (("gpu", f"0000:0{card}:00.0"), ("vendor", "amd"), ("domain", f"clock{n}")),
+                self._round + n,
+            )
             for card in range(2)
             for n in range(30)
         ]
         readings += [
-            Reading("amdgpu_process_memory_bytes", (("gpu", "0000:00:00.0"), ("pid", str(self._round + n))), 1e9)
+            Reading(
+                "gpu_process_memory_bytes",
+                (("gpu", "0000:00:00.0"), ("vendor", "amd"), ("pid", str(self._round + n))),
+                1e9,
+            )
             for n in range(8)
         ]
-        return Collected(readings, [Missing("amdgpu_fan_ratio", "0000:00:00.0", "absent")])
+        return Collected(readings, [Missing("gpu_fan_ratio", "0000:00:00.0", "absent")])
 
 
 def live(hours: float) -> tuple[float, float, int, int]:

@@ -129,8 +129,11 @@ def test_pcie_is_the_mean_of_what_passed_and_the_least_of_the_link() -> None:
     assert (gpu.pcie_width_lanes, gpu.pcie_sent_bytes_per_s) == (8, None)
 
 
-def test_nvidias_series_are_the_same() -> None:
-    found = describe([sample("nvml", k, {f"nvidia_busy_ratio{{gpu={CARD}}}": 0.25}) for k in range(4)])
+@pytest.mark.parametrize(
+    "key", [f"gpu_busy_ratio{{gpu={CARD},vendor=nvidia}}", f"nvidia_busy_ratio{{gpu={CARD}}}"], ids=["now", "before"]
+)
+def test_nvidias_series_are_the_same(key: str) -> None:
+    found = describe([sample("nvml", k, {key: 0.25}) for k in range(4)])
     assert (found.gpus[0].gpu, found.gpus[0].busy_mean) == (CARD, 0.25)
 
 

@@ -187,7 +187,7 @@ class Scripted:
 
 
 def test_cards_are_seen_where_there_are_collectors_and_missed_with_the_reason(network: Network) -> None:
-    busy, nothing = Scripted(Reading("amdgpu_busy_ratio", (("gpu", CARD),), 0.5)), Scripted()
+    busy, nothing = Scripted(Reading("gpu_busy_ratio", (("gpu", CARD), ("vendor", "amd")), 0.5)), Scripted()
     for collector, cards, notes in ((busy, [CARD], []), (nothing, [], ["No GPU is seen here (amdgpu: absent)."])):
         seen = view(network, page(1))
         states = Sampler([collector], 1.0)

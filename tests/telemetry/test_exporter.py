@@ -35,7 +35,7 @@ class Card:
     name = "amdgpu"
 
     def collect(self) -> Collected:
-        return Collected([Reading("amdgpu_busy_ratio", (("gpu", "0000:43:00.0"),), 0.25)], [])
+        return Collected([Reading("gpu_busy_ratio", (("gpu", "0000:43:00.0"), ("vendor", "amd")), 0.25)], [])
 
 
 def make_site() -> Site:
@@ -284,7 +284,7 @@ def test_a_hung_collector_leaves_the_page_as_it_was() -> None:
     assert 'cadenza_collector_success{collector="smi"} 0.0' in text
     assert 'cadenza_collector_success{collector="amdgpu"} 1.0' in text
     assert 'cadenza_collector_duration_seconds{collector="smi"}' not in text
-    assert "amdgpu_busy_ratio{" in text
+    assert "gpu_busy_ratio{" in text
     release.set()
     assert sampler.stop() == []
 

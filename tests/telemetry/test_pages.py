@@ -25,7 +25,20 @@ from cadenza.telemetry.web_config import Access
 
 OPEN = Access()
 NASTY = '<script>alert("x")</script>&'
-INFO = ("gpu", "card", "kfd_node", "gfx", "product", "driver", "unique_id", "serial", "vbios", "compute_partition")
+INFO = (
+    "gpu",
+    "vendor",
+    "card",
+    "kfd_node",
+    "gfx",
+    "product",
+    "driver",
+    "unique_id",
+    "serial",
+    "vbios",
+    "compute_partition",
+    "uuid",
+)
 
 
 def make_site(*readings: Reading) -> Site:
@@ -140,7 +153,7 @@ def test_gzip_is_for_who_takes_it(header: str, wanted: bool) -> None:
 
 
 def test_a_large_page_is_compressed_and_a_small_one_is_not() -> None:
-    readings = [Reading("amdgpu_busy_ratio", (("gpu", f"0000:{n:02x}:00.0"),), 1.0) for n in range(64)]
+    readings = [Reading("gpu_busy_ratio", (("gpu", f"0000:{n:02x}:00.0"), ("vendor", "amd")), 1.0) for n in range(64)]
     plain = make_site(*readings).answer(get("/metrics"), OPEN)
     packed = make_site(*readings).answer(get("/metrics", accept_encoding="gzip"), OPEN)
     assert dict(packed.headers)["Content-Encoding"] == "gzip"
@@ -152,7 +165,7 @@ def test_a_large_page_is_compressed_and_a_small_one_is_not() -> None:
 
 def test_the_landing_page_tells_cards_and_collectors_and_escapes_both() -> None:
     values = dict.fromkeys(INFO, "x") | {"gpu": "0000:43:00.0", "product": NASTY}
-    page = make_site(Reading("amdgpu_info", tuple((name, values[name]) for name in INFO), 1.0)).answer(get("/"), OPEN)
+    page = make_site(Reading("gpu_info", tuple((name, values[name]) for name in INFO), 1.0)).answer(get("/"), OPEN)
     text = page.body.decode()
     assert page.type.startswith("text/html")
     assert '<a href="/metrics">' in text
@@ -165,13 +178,13 @@ def test_the_landing_page_tells_cards_and_collectors_and_escapes_both() -> None:
 def test_the_landing_page_tells_who_is_down_and_who_sleeps() -> None:
     def card(gpu: str, product: str) -> Reading:
         values = dict.fromkeys(INFO, "x") | {"gpu": gpu, "product": product}
-        return Reading("amdgpu_info", tuple((name, values[name]) for name in INFO), 1.0)
+        return Reading("gpu_info", tuple((name, values[name]) for name in INFO), 1.0)
 
-    a, b, c, d = ((("gpu", f"0000:0{n}:00.0"),) for n in range(1, 5))
+    a, b, c, d = ((("gpu", f"0000:0{n}:00.0"), ("vendor", "amd")) for n in range(1, 5))
     page = make_site(
-        *(card(a[0][1], "A"), Reading("amdgpu_up", a, 1.0), Reading("amdgpu_suspended", a, 0.0)),
-        *(card(b[0][1], "B"), Reading("amdgpu_up", b, 1.0), Reading("amdgpu_suspended", b, 1.0)),
-        *(Reading("amdgpu_up", c, 0.0), Reading("nvidia_up", d, 0.0)),
+        *(card(a[0][1], "A"), Reading("gpu_up", a, 1.0), Reading("gpu_suspended", a, 0.0)),
+        *(card(b[0][1], "B"), Reading("gpu_up", b, 1.0), Reading("gpu_suspended", b, 1.0)),
+        *(Reading("gpu_up", c, 0.0), Reading("gpu_up", d, 0.0)),
     ).answer(get("/"), OPEN)
     rows = re.findall(r"<tr><td>(0000:.*?)</td></tr>", page.body.decode())
     assert [tuple(row.split("</td><td>")) for row in rows] == [

@@ -9,12 +9,12 @@ from cadenza.clock import NS_PER_S, ManualClock
 from cadenza.telemetry.reading import Collected, Missing, Reading, Reason
 from cadenza.telemetry.sampler import STALE_S, Sampler, State
 
-GPU = (("gpu", "0000:43:00.0"),)
+GPU = (("gpu", "0000:43:00.0"), ("vendor", "amd"))
 MS = 1_000_000
 
 
 def busy(value: float, gpu: str = "0000:43:00.0") -> Reading:
-    return Reading("amdgpu_busy_ratio", (("gpu", gpu),), value)
+    return Reading("gpu_busy_ratio", (("gpu", gpu), ("vendor", "amd")), value)
 
 
 class Scripted:
@@ -48,7 +48,7 @@ def test_a_round_is_kept_with_its_duration_and_grows_old() -> None:
 
     def slow() -> Collected:
         clock.advance_to(clock.now_ns() + 250 * MS)
-        return Collected([busy(0.5)], [Missing("amdgpu_fan_ratio", GPU[0][1], "absent")])
+        return Collected([busy(0.5)], [Missing("gpu_fan_ratio", GPU[0][1], "absent")])
 
     sampler = Sampler([Scripted("a", slow)], clock=clock)
     sampler.look()
@@ -63,7 +63,7 @@ def test_a_round_is_kept_with_its_duration_and_grows_old() -> None:
 
 def test_what_is_missing_is_counted_by_reason_over_all_rounds() -> None:
     reasons: list[Reason] = ["absent", "absent", "denied"]
-    missing = [Missing("amdgpu_fan_ratio", "", reason) for reason in reasons]
+    missing = [Missing("gpu_fan_ratio", "", reason) for reason in reasons]
     sampler = Sampler([Scripted("a", Collected([], missing), Collected([], missing[:1]), Collected([busy(1)], []))])
     for _ in range(3):
         sampler.look()
@@ -79,7 +79,7 @@ def test_a_round_that_brings_nothing_is_no_success_and_the_next_one_may_be() -> 
 
 
 def test_the_series_of_a_card_that_vanished_are_gone_and_its_up_is_what_the_collector_says() -> None:
-    up = Reading("amdgpu_up", GPU, 1.0)
+    up = Reading("gpu_up", GPU, 1.0)
     there = Collected([up, busy(1), busy(1, "0000:03:00.0")], [])
     gone = Collected([up._replace(value=0.0), busy(1, "0000:03:00.0")], [])
     sampler = Sampler([Scripted("amdgpu", there, gone)], clock=ManualClock())
@@ -131,13 +131,13 @@ def test_a_collector_that_raises_fails_alone_and_is_asked_again() -> None:
 @pytest.mark.parametrize(
     "reading",
     [
-        Reading("amdgpu_nonsense", GPU, 1.0),
-        Reading("amdgpu_busy_ratio", (), 1.0),
-        Reading("amdgpu_busy_ratio", (*GPU, ("more", "x")), 1.0),
-        Reading("amdgpu_temperature_celsius", (("sensor", "edge"), *GPU), 1.0),
-        Reading("amdgpu_busy_ratio", GPU, float("nan")),
-        Reading("amdgpu_busy_ratio", GPU, float("inf")),
-        Reading("amdgpu_busy_ratio", (("gpu", "\udcff"),), 1.0),
+        Reading("gpu_nonsense", GPU, 1.0),
+        Reading("gpu_busy_ratio", (), 1.0),
+        Reading("gpu_busy_ratio", (*GPU, ("more", "x")), 1.0),
+        Reading("gpu_temperature_celsius", (("sensor", "edge"), *GPU), 1.0),
+        Reading("gpu_busy_ratio", GPU, float("nan")),
+        Reading("gpu_busy_ratio", GPU, float("inf")),
+        Reading("gpu_busy_ratio", (("gpu", "\udcff"), ("vendor", "amd")), 1.0),
     ],
 )
 def test_what_no_page_could_show_is_missing_and_counted(reading: Reading) -> None:
@@ -151,9 +151,9 @@ def test_what_no_page_could_show_is_missing_and_counted(reading: Reading) -> Non
 @pytest.mark.parametrize(
     "second",
     [
-        Reading("amdgpu_busy_ratio", GPU, float("nan")),
-        Reading("amdgpu_nonsense", GPU, 1.0),
-        Reading("amdgpu_busy_ratio", (*GPU, ("more", "x")), 1.0),
+        Reading("gpu_busy_ratio", GPU, float("nan")),
+        Reading("gpu_nonsense", GPU, 1.0),
+        Reading("gpu_busy_ratio", (*GPU, ("more", "x")), 1.0),
     ],
 )
 def test_what_fitted_in_the_round_before_is_looked_at_again(second: Reading) -> None:
@@ -173,14 +173,14 @@ def test_a_day_of_rounds_leaves_no_more_behind_than_one() -> None:
     def churn() -> Collected:
         nonlocal rounds
         rounds += 1
-        pid = Reading("amdgpu_process_memory_bytes", (*GPU, ("pid", str(rounds))), 1.0)
-        return Collected([pid], [Missing("amdgpu_fan_ratio", str(rounds), "absent")])
+        pid = Reading("gpu_process_memory_bytes", (*GPU, ("pid", str(rounds))), 1.0)
+        return Collected([pid], [Missing("gpu_fan_ratio", str(rounds), "absent")])
 
     sampler = Sampler([Scripted("a", churn)], clock=ManualClock())
     for _ in range(5000):
         sampler.look()
     state = only(sampler)
-    assert [reading.labels[1] for reading in state.readings] == [("pid", "5000")]
+    assert [reading.labels[-1] for reading in state.readings] == [("pid", "5000")]
     assert state.missing == {"absent": 5000}
 
 

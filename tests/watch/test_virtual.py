@@ -112,10 +112,10 @@ def test_cards_are_read_from_files_and_their_busy_share_is_of_all_the_time(tmp_p
         card, told = load_card(name), values(seen[-1])
         # At work all the time it does what it did in its published soak; the driver tells whole per cent.
         busy = min(1.0, card.soak.busy + card.soak.waiting)
-        assert told[f"amdgpu_busy_ratio{{gpu={gpu}}}"] == pytest.approx(busy, abs=0.01)
+        assert told[f"gpu_busy_ratio{{gpu={gpu},vendor=amd}}"] == pytest.approx(busy, abs=0.01)
         taken = profile.load(NAME).limits.gpu_memory_utilization * card.vram_bytes
-        assert told[f"amdgpu_memory_used_bytes{{gpu={gpu},pool=vram}}"] == pytest.approx(taken, rel=1e-6)
-        assert values(seen[0])[f"amdgpu_busy_ratio{{gpu={gpu}}}"] == 0
+        assert told[f"gpu_memory_used_bytes{{gpu={gpu},vendor=amd,pool=vram}}"] == pytest.approx(taken, rel=1e-6)
+        assert values(seen[0])[f"gpu_busy_ratio{{gpu={gpu},vendor=amd}}"] == 0
     watched.sampler.end()
 
 
@@ -132,10 +132,10 @@ def test_an_edge_between_two_looks_has_the_share_of_the_time_in_between(tmp_path
     assert seen.at_ns == 10 * S
     card = load_card("rx6900xt")
     busy = busy_s / 10 * min(1.0, card.soak.busy + card.soak.waiting)
-    assert values(seen)["amdgpu_busy_ratio{gpu=0000:43:00.0}"] == pytest.approx(busy, abs=0.01)
+    assert values(seen)["gpu_busy_ratio{gpu=0000:43:00.0,vendor=amd}"] == pytest.approx(busy, abs=0.01)
     watched.pass_to(20 * S)
     watched.sampler.look(20 * S)
-    assert values(watched.of("amdgpu")[-1])["amdgpu_busy_ratio{gpu=0000:43:00.0}"] == 0
+    assert values(watched.of("amdgpu")[-1])["gpu_busy_ratio{gpu=0000:43:00.0,vendor=amd}"] == 0
     watched.sampler.end()
 
 

@@ -21,6 +21,8 @@ from cadenza.stats.columns import Floats
 MIN_SAMPLES = 4
 _GPU_SOURCES = ("amdgpu", "kfd", "pcie", "nvml", "rocm_smi", "amd_smi", "smi")
 _KERNEL_EVENTS = "cadenza_kernel_events_total"
+# Of the cards; runs before the `vendor` label have amdgpu_ and nvidia_.
+_CARD_FAMILIES = ("gpu_", "amdgpu_", "nvidia_")
 _SHOWN = 3
 
 
@@ -155,7 +157,7 @@ def _one(tracks: Tracks, name: str, **labels: str) -> Track | None:
 
 def _cards(tracks: Tracks) -> list[str]:
     known = (parse_key(key) for key in tracks)
-    return sorted({has["gpu"] for name, has in known if has.get("gpu") and name.startswith(("amdgpu_", "nvidia_"))})
+    return sorted({has["gpu"] for name, has in known if has.get("gpu") and name.startswith(_CARD_FAMILIES)})
 
 
 def _gpu(gpu: str, every: Tracks, part: Tracks, tok_per_s: float) -> Gpu:
@@ -195,8 +197,9 @@ def _of_card(tracks: Tracks, gpu: str) -> dict[str, Track]:
 
 
 def _plain(key: str) -> str:
-    """The family whatever the make: cards of both have the same ones."""
-    return key.removeprefix("amdgpu_").removeprefix("nvidia_")
+    """The family without its prefix, the same in runs of any age."""
+    prefix = next((prefix for prefix in _CARD_FAMILIES if key.startswith(prefix)), "")
+    return key.removeprefix(prefix)
 
 
 def _power_w(part: Tracks) -> float | None:

@@ -140,10 +140,10 @@ def cards(rows: Iterable[Row]) -> list[Card]:
     for family, labels, value in rows:
         make, _, name = family.partition("_")
         gpu = labels.get("gpu")
-        if make not in ("amdgpu", "nvidia") or not gpu:
+        if make not in ("gpu", "amdgpu", "nvidia") or not gpu:
             continue
         found = by_card.setdefault(gpu, {}).setdefault(name, {})
-        found.setdefault(next((text for label, text in labels.items() if label != "gpu"), ""), value)
+        found.setdefault(next((text for label, text in labels.items() if label not in ("gpu", "vendor")), ""), value)
         if name == "temperature_limit_celsius" and labels.get("limit") == "crit":
             by_card[gpu].setdefault("crit", {}).setdefault(labels.get("sensor", ""), value)
         if name == "info" and labels.get("product"):

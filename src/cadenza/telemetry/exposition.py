@@ -35,13 +35,15 @@ class Written(NamedTuple):
 # What was written last, by family and whether as OpenMetrics.
 Kept = dict[tuple[str, bool], Written]
 
-# Under --article-names: one published dashboard's names for what stands under another on the same page. `gpu` is
+_AMD = ("vendor", "amd")
+
+# Under --article-names, for AMD cards: the names of a published dashboard, next to those of `FAMILIES`. `gpu` is
 # added to its labels, since one machine has several; `sensor` has the names of our own family.
 ARTICLE = (
-    Family("rocm_gpu_busy_percent", "gauge", ("gpu",), "amdgpu_busy_ratio times 100, under an older name."),
-    Family("rocm_vram_used_bytes", "gauge", ("gpu",), "amdgpu_memory_used_bytes of vram, under an older name."),
-    Family("rocm_vram_total_bytes", "gauge", ("gpu",), "amdgpu_memory_size_bytes of vram, under an older name."),
-    Family("rocm_temperature_celsius", "gauge", ("gpu", "sensor"), "amdgpu_temperature_celsius, under an older name."),
+    Family("rocm_gpu_busy_percent", "gauge", ("gpu",), "gpu_busy_ratio times 100, under an older name."),
+    Family("rocm_vram_used_bytes", "gauge", ("gpu",), "gpu_memory_used_bytes of vram, under an older name."),
+    Family("rocm_vram_total_bytes", "gauge", ("gpu",), "gpu_memory_size_bytes of vram, under an older name."),
+    Family("rocm_temperature_celsius", "gauge", ("gpu", "sensor"), "gpu_temperature_celsius, under an older name."),
 )
 
 
@@ -160,14 +162,16 @@ def _health(state: State) -> Iterator[Reading]:
 
 
 def _article(table: Table) -> Iterator[Reading]:
-    for labels, value in table.get("amdgpu_busy_ratio", {}).items():
-        yield Reading("rocm_gpu_busy_percent", labels, 100 * value)
+    for (gpu, vendor), value in table.get("gpu_busy_ratio", {}).items():
+        if vendor == _AMD:
+            yield Reading("rocm_gpu_busy_percent", (gpu,), 100 * value)
     for ours, theirs in (
-        ("amdgpu_memory_used_bytes", "rocm_vram_used_bytes"),
-        ("amdgpu_memory_size_bytes", "rocm_vram_total_bytes"),
+        ("gpu_memory_used_bytes", "rocm_vram_used_bytes"),
+        ("gpu_memory_size_bytes", "rocm_vram_total_bytes"),
     ):
-        for (gpu, pool), value in table.get(ours, {}).items():
-            if pool[1] == "vram":
+        for (gpu, vendor, pool), value in table.get(ours, {}).items():
+            if vendor == _AMD and pool[1] == "vram":
                 yield Reading(theirs, (gpu,), value)
-    for labels, value in table.get("amdgpu_temperature_celsius", {}).items():
-        yield Reading("rocm_temperature_celsius", labels, value)
+    for (gpu, vendor, sensor), value in table.get("gpu_temperature_celsius", {}).items():
+        if vendor == _AMD:
+            yield Reading("rocm_temperature_celsius", (gpu, sensor), value)

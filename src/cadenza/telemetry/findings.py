@@ -1,7 +1,7 @@
 """What one look at one card brought together: the first source of a series stands, and nothing impossible passes."""
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from cadenza.telemetry.families import FAMILIES
 from cadenza.telemetry.reading import Collected, Missing, Reading, Reason
@@ -11,32 +11,33 @@ from cadenza.telemetry.root import UnreadableError
 # 4 kW is three times the largest card, and less than a 32-bit all-ones in µW (4295 W). 0 limits are unset ones. A link
 # without lanes is none, and 63 is what a card that fell off the bus reads. 0 hertz and 0 volts are a gated domain.
 RANGES: dict[str, tuple[float, float]] = {
-    "amdgpu_busy_ratio": (0, 1),
-    "amdgpu_memory_busy_ratio": (0, 1),
-    "amdgpu_fan_ratio": (0, 1),
-    "amdgpu_temperature_celsius": (-50, 200),
-    "amdgpu_temperature_limit_celsius": (1, 200),
+    "gpu_busy_ratio": (0, 1),
+    "gpu_memory_busy_ratio": (0, 1),
+    "gpu_fan_ratio": (0, 1),
+    "gpu_temperature_celsius": (-50, 200),
+    "gpu_temperature_limit_celsius": (1, 200),
     # 0 W is what the second die of an MI250 tells, whose power is the first one's; no card that is awake takes none.
-    "amdgpu_power_watts": (0.001, 4000),
-    "amdgpu_power_cap_watts": (1, 4000),
-    "amdgpu_clock_hertz": (0, 10e9),
-    "amdgpu_voltage_volts": (0, 20),
-    "amdgpu_fan_speed_rpm": (0, 50_000),
-    "amdgpu_memory_size_bytes": (1, 2.0**50),
-    "amdgpu_memory_used_bytes": (0, 2.0**50),
-    "amdgpu_pcie_link_speed_transfers_per_second": (1e9, 1e12),
-    "amdgpu_pcie_link_width_lanes": (1, 32),
+    "gpu_power_watts": (0.001, 4000),
+    "gpu_power_cap_watts": (1, 4000),
+    "gpu_clock_hertz": (0, 10e9),
+    "gpu_voltage_volts": (0, 20),
+    "gpu_fan_speed_rpm": (0, 50_000),
+    "gpu_memory_size_bytes": (1, 2.0**50),
+    "gpu_memory_used_bytes": (0, 2.0**50),
+    "gpu_pcie_link_speed_transfers_per_second": (1e9, 1e12),
+    "gpu_pcie_link_width_lanes": (1, 32),
     # 0 is no counter, and all ones are none either: of energy, a unit of 2^-16 J, and of a bus that is gone.
-    "amdgpu_energy_joules_total": (2.0**-16, 1e13),
-    "amdgpu_pcie_replays_total": (0, 2.0**32 - 2),
-    "amdgpu_pcie_received_bytes_per_second": (0, 1e12),
-    "amdgpu_pcie_sent_bytes_per_second": (0, 1e12),
+    "gpu_energy_joules_total": (2.0**-16, 1e13),
+    "gpu_pcie_replays_total": (0, 2.0**32 - 2),
+    "gpu_pcie_received_bytes_per_second": (0, 1e12),
+    "gpu_pcie_sent_bytes_per_second": (0, 1e12),
 }
 _ANY = (0, 2.0**64)
 # Averages of the firmware were seen at 101 %, which is full; 655 % was seen too, which is another unit.
-_RATIOS = frozenset({"amdgpu_busy_ratio", "amdgpu_memory_busy_ratio"})
+_RATIOS = frozenset({"gpu_busy_ratio", "gpu_memory_busy_ratio"})
 _ROUNDED_UP = 1.01
 
+Vendor = Literal["amd", "nvidia"]
 _Key = tuple[str, tuple[str, ...]]
 Known = dict[_Key, Reading]
 # A family, how to read it, and its labels without the card's.
@@ -51,13 +52,14 @@ class Plan(NamedTuple):
 
 
 class Findings:
-    """Of the card at PCI address `gpu`. Labels are given in the family's order, without the card's.
+    """Of the card at PCI address `gpu`. Labels are given in the family's order, without `gpu` and `vendor`.
 
     `known` are the readings that one look at a card leaves to the next: most of them say the same again.
     """
 
-    def __init__(self, gpu: str, known: Known | None = None) -> None:
+    def __init__(self, gpu: str, vendor: Vendor, known: Known | None = None) -> None:
         self.gpu = gpu
+        self._vendor = vendor
         self._known = {} if known is None else known
         self._values: dict[_Key, float] = {}
         self._lacks: dict[_Key, Reason] = {}
@@ -114,7 +116,7 @@ class Findings:
         for key, value in self._values.items():
             reading = self._known.get(key)
             if reading is None:
-                labels = tuple(zip(FAMILIES[key[0]].labels, (self.gpu, *key[1]), strict=True))
+                labels = tuple(zip(FAMILIES[key[0]].labels, (self.gpu, self._vendor, *key[1]), strict=True))
                 reading = self._known[key] = Reading(key[0], labels, value)
             elif reading.value != value:
                 reading = self._known[key] = Reading(key[0], reading.labels, value)

@@ -183,13 +183,10 @@ def say(status: HTTPStatus, *headers: tuple[str, str]) -> Answer:
 
 def _cards(table: Table) -> list[tuple[str, str, str]]:
     """Address, product and state of every card; of one that is gone the product is not known any more."""
-    rows = []
-    for maker in ("amdgpu", "nvidia"):
-        products = {info["gpu"]: info["product"] for info in map(dict, table.get(f"{maker}_info", {}))}
-        states = {gpu: "up" if up else "down" for ((_, gpu),), up in table.get(f"{maker}_up", {}).items()}
-        states |= {gpu: "asleep" for ((_, gpu),), asleep in table.get(f"{maker}_suspended", {}).items() if asleep}
-        rows += [(gpu, products.get(gpu, ""), states.get(gpu, "")) for gpu in {**products, **states}]
-    return rows
+    products = {info["gpu"]: info["product"] for info in map(dict, table.get("gpu_info", {}))}
+    states = {labels[0][1]: "up" if up else "down" for labels, up in table.get("gpu_up", {}).items()}
+    states |= {labels[0][1]: "asleep" for labels, asleep in table.get("gpu_suspended", {}).items() if asleep}
+    return [(gpu, products.get(gpu, ""), states.get(gpu, "")) for gpu in {**products, **states}]
 
 
 def _row(state: State) -> tuple[str, str, str, str]:

@@ -94,7 +94,7 @@ def test_a_node_that_the_cgroup_hides_is_denied_and_asked_again(
 
     with monkeypatch.context() as patched:
         patched.setattr(kfd, "read_text", refuse)
-        assert topology.read() == (MIXED[:1], [Missing("amdgpu_info", "", "denied")])
+        assert topology.read() == (MIXED[:1], [Missing("gpu_info", "", "denied")])
     assert topology.read() == (MIXED, [])
 
 
@@ -104,7 +104,7 @@ def test_a_node_that_does_not_say_where_it_is(tmp_path: Path, text: str, reason:
     (root / "sys/class/kfd/kfd/topology/nodes/1/properties").write_text(text, encoding="ascii")
     nodes, missing = Topology(root).read()
     assert nodes == MIXED[1:]
-    assert missing == [Missing("amdgpu_info", "", reason)]
+    assert missing == [Missing("gpu_info", "", reason)]
 
 
 def test_processes(tmp_path: Path) -> None:
@@ -155,14 +155,14 @@ def test_what_a_process_has_on_partitions_of_a_card_is_added_up(tmp_path: Path) 
         (folder / f"vram_{gpu_id}").write_text(f"{vram}\n", encoding="ascii")
         (folder / f"sdma_{gpu_id}").write_text(f"{sdma_us}\n", encoding="ascii")
     gpu = "0000:0c:00.0"
-    findings = {gpu: Findings(gpu)}
+    findings = {gpu: Findings(gpu, "amd")}
     kfd.add_processes(findings, [Node(1, gpu, 1, "", None), Node(2, gpu, 2, "", None)], tmp_path)
     told = {
         reading.name: (dict(reading.labels)["pid"], reading.value) for reading in findings[gpu].collect(()).readings
     }
     assert told == {
-        "amdgpu_process_memory_bytes": ("77", 123.0),
-        "amdgpu_process_sdma_seconds_total": ("77", 1.5),
+        "gpu_process_memory_bytes": ("77", 123.0),
+        "gpu_process_sdma_seconds_total": ("77", 1.5),
     }
 
 

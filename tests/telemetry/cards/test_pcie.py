@@ -17,7 +17,7 @@ from cadenza.telemetry.root import UnreadableError
 
 MIXED = Path(__file__).parents[2] / "data/sysfs/mixed_mi50_rx6900xt"
 MI50, RX = "0000:03:00.0", "0000:43:00.0"
-RECEIVED, SENT = "amdgpu_pcie_received_bytes_per_second", "amdgpu_pcie_sent_bytes_per_second"
+RECEIVED, SENT = "gpu_pcie_received_bytes_per_second", "gpu_pcie_sent_bytes_per_second"
 SECOND = 10**9
 PATIENCE_S = 30
 
@@ -97,7 +97,7 @@ def test_collect_never_waits_and_tells_what_came_last(root: Path) -> None:
         assert driver.asked.get(timeout=PATIENCE_S).name == "pcie_bw"
         driver.answer("1204113 988231 256")
         second = bandwidth.collect()
-        labels = (("gpu", MI50),)
+        labels = (("gpu", MI50), ("vendor", "amd"))
         assert second.readings == [Reading(RECEIVED, labels, 308252928.0), Reading(SENT, labels, 252987136.0)]
         clock.advance_to(clock.now_ns() + 2 * SECOND)
         assert bandwidth.latest(MI50) == Traffic(308252928.0, 252987136.0, 2.0)

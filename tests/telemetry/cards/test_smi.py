@@ -201,7 +201,7 @@ def card(busy: int) -> str:
 
 
 def busy(collected: Collected) -> list[float]:
-    return [value for name, _, value in collected.readings if name == "amdgpu_busy_ratio"]
+    return [value for name, _, value in collected.readings if name == "gpu_busy_ratio"]
 
 
 def failure(reason: Reason, name: str = "rocm_smi") -> Collected:
@@ -276,7 +276,7 @@ def test_a_card_that_is_gone_is_down_and_comes_back() -> None:
     mute = json.dumps({"card0": {"GPU use (%)": "5"}, "card1": {"GPU use (%)": "N/A"}})
     bench = Bench(card(5), both, card(5), mute, "", both, every_s=0)
     ups = [
-        {labels[0][1]: value for name, labels, value in bench.collector.collect().readings if name == "amdgpu_up"}
+        {labels[0][1]: value for name, labels, value in bench.collector.collect().readings if name == "gpu_up"}
         for _ in range(6)
     ]
     two = {"card0": 1, "card1": 1}
@@ -285,13 +285,14 @@ def test_a_card_that_is_gone_is_down_and_comes_back() -> None:
 
 STATIC = json.dumps([{"gpu": 0, "bus": {"bdf": "0000:0c:00.0"}, "limit": {"socket_power": 500}}])
 METRIC = json.dumps([{"gpu": 0, "usage": {"gfx_activity": 50}}])
+AMD = ("vendor", "amd")
 
 
 def test_facts_are_asked_for_once_and_again_after_ten_minutes() -> None:
     bench = Bench(STATIC, METRIC, METRIC, STATIC, METRIC, facts=True)
     for wait_s in (0, 6, 600):
         bench.pass_s(wait_s)
-        assert Reading("amdgpu_busy_ratio", (("gpu", "0000:0c:00.0"),), 0.5) in bench.collector.collect().readings
+        assert Reading("gpu_busy_ratio", (("gpu", "0000:0c:00.0"), AMD), 0.5) in bench.collector.collect().readings
     static, metric = ("smi", "static"), ("smi", "metric")
     assert bench.commands == [static, metric, metric, static, metric]
 
@@ -330,7 +331,7 @@ def test_a_file_is_read_by_its_tools_parser(tmp_path: Path) -> None:
     assert collector.collect() == failure("malformed", "smi")
     for text, gpu in ((card(50), "card0"), (METRIC, "gpu0")):
         (tmp_path / "smi.json").write_text(text, encoding="utf-8")
-        assert Reading("amdgpu_busy_ratio", (("gpu", gpu),), 0.5) in collector.collect().readings
+        assert Reading("gpu_busy_ratio", (("gpu", gpu), AMD), 0.5) in collector.collect().readings
 
 
 def run(source: str, timeout_s: float = 20.0) -> tuple[SmiCollector, Collected, float]:

@@ -57,13 +57,13 @@ class ErrorCounters:
         self._excess: dict[tuple[str, str], int] = {}
         self._counts: dict[tuple[str, str], int] = {}
         self._lacks: dict[str, Reason] = {}
-        self._found = Findings("")
+        self._found = Findings("", "amd")
 
     def read(self, device: Path, now_ns: int, findings: Findings) -> None:
         """What was found last, asked anew if that is 10 s ago."""
         if self._due_ns is None or now_ns >= self._due_ns:
             self._due_ns = now_ns + RAS_PERIOD_S * NS_PER_S
-            self._found = Findings(findings.gpu)
+            self._found = Findings(findings.gpu, "amd")
             self._ask(device, self._found)
         findings.include(self._found)
 
@@ -76,14 +76,14 @@ class ErrorCounters:
             for severity, count in found.items():
                 self._count((block, severity), count)
         for (block, severity), count in self._counts.items():
-            findings.give("amdgpu_ras_errors_total", count, block, severity)
+            findings.give("gpu_ras_errors_total", count, block, severity)
         for block, reason in self._lacks.items():
-            findings.lack("amdgpu_ras_errors_total", reason, block, "")
+            findings.lack("gpu_ras_errors_total", reason, block, "")
         try:
             for state, pages in read_bad_pages(device).items():
-                findings.give("amdgpu_bad_pages", pages, state)
+                findings.give("gpu_bad_pages", pages, state)
         except UnreadableError as error:
-            findings.lack("amdgpu_bad_pages", error.reason)
+            findings.lack("gpu_bad_pages", error.reason)
 
     def _count(self, key: tuple[str, str], count: int) -> None:
         before = self._before.get(key, 0)

@@ -190,21 +190,21 @@ def plan_device(device: Path) -> Plan:
     reach, say little by the half second.
     """
     often: list[Attempt] = [
-        ("amdgpu_busy_ratio", scaled(device / "gpu_busy_percent", 100), ()),
-        ("amdgpu_memory_busy_ratio", scaled(device / "mem_busy_percent", 100), ()),
-        ("amdgpu_memory_used_bytes", scaled(device / "mem_info_vram_used", 1), ("vram",)),
+        ("gpu_busy_ratio", scaled(device / "gpu_busy_percent", 100), ()),
+        ("gpu_memory_busy_ratio", scaled(device / "mem_busy_percent", 100), ()),
+        ("gpu_memory_used_bytes", scaled(device / "mem_info_vram_used", 1), ("vram",)),
     ]
     seldom: list[Attempt] = []
     for pool in _POOLS:
         size, used = (scaled(device / f"mem_info_{pool}_{end}", 1) for end in ("total", "used"))
-        seldom.append(("amdgpu_memory_size_bytes", size, (pool,)))
+        seldom.append(("gpu_memory_size_bytes", size, (pool,)))
         if pool != "vram":
-            seldom.append(("amdgpu_memory_used_bytes", used, (pool,)))
+            seldom.append(("gpu_memory_used_bytes", used, (pool,)))
     for state in ("current", "max"):
         speed = _link_speed(device / f"{state}_link_speed")
-        seldom.append(("amdgpu_pcie_link_speed_transfers_per_second", speed, (state,)))
-        seldom.append(("amdgpu_pcie_link_width_lanes", scaled(device / f"{state}_link_width", 1), (state,)))
-    seldom.append(("amdgpu_pcie_replays_total", scaled(device / "pcie_replay_count", 1), ()))
+        seldom.append(("gpu_pcie_link_speed_transfers_per_second", speed, (state,)))
+        seldom.append(("gpu_pcie_link_width_lanes", scaled(device / f"{state}_link_width", 1), (state,)))
+    seldom.append(("gpu_pcie_replays_total", scaled(device / "pcie_replay_count", 1), ()))
     return Plan(often, seldom)
 
 

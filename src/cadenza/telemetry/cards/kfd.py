@@ -71,7 +71,7 @@ class Topology:
         self._missing: list[Missing] = []
 
     def read(self) -> tuple[list[Node], list[Missing]]:
-        """Nodes in their order; nodes that could not be read are missing, under `amdgpu_info` and no card.
+        """Nodes in their order; nodes that could not be read are missing, under `gpu_info` and no card.
 
         A topology that is not there at all (no ROCm driver) is no nodes, and nothing missing: the cards still are.
         """
@@ -97,10 +97,10 @@ class Topology:
         except UnreadableError as error:
             # The device cgroup answers EPERM here; a card that sleeps tells its topology all the same.
             reason: Reason = "denied" if error.reason == "asleep" else error.reason
-            self._missing.append(Missing("amdgpu_info", "", reason))
+            self._missing.append(Missing("gpu_info", "", reason))
             return
         if "location_id" not in properties:
-            self._missing.append(Missing("amdgpu_info", "", "malformed"))
+            self._missing.append(Missing("gpu_info", "", "malformed"))
             return
         try:
             bank = parse_properties(read_text(folder / "mem_banks/0/properties"))
@@ -147,9 +147,9 @@ def add_processes(findings: dict[str, Findings], nodes: list[Node], root: Path) 
         if process.sdma_s is not None:
             sdma[key] = sdma.get(key, 0.0) + process.sdma_s
     for (gpu, pid), used_bytes in vram.items():
-        findings[gpu].give("amdgpu_process_memory_bytes", used_bytes, pid)
+        findings[gpu].give("gpu_process_memory_bytes", used_bytes, pid)
     for (gpu, pid), seconds in sdma.items():
-        findings[gpu].give("amdgpu_process_sdma_seconds_total", seconds, pid)
+        findings[gpu].give("gpu_process_sdma_seconds_total", seconds, pid)
 
 
 def _names(folder: Path) -> list[str]:

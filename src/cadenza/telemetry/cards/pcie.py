@@ -17,7 +17,7 @@ from cadenza.telemetry.findings import Findings
 from cadenza.telemetry.reading import Collected, Missing, Reading, Reason
 from cadenza.telemetry.root import UnreadableError, read_text
 
-_FAMILIES = ("amdgpu_pcie_received_bytes_per_second", "amdgpu_pcie_sent_bytes_per_second")
+_FAMILIES = ("gpu_pcie_received_bytes_per_second", "gpu_pcie_sent_bytes_per_second")
 _MESSAGES = re.compile(r"([0-9]{1,20}) ([0-9]{1,20}) ([0-9]{1,5})", re.ASCII)
 _MAX_PAYLOAD = 4096  # of PCIe
 STALE_S = 5.0
@@ -118,7 +118,7 @@ class PcieBandwidth:
         for gpu in self._watches.keys() - cards.keys():
             self._watches.pop(gpu).left.set()
         for gpu, device in cards.items():
-            findings = Findings(gpu)
+            findings = Findings(gpu, "amd")
             reason = self._tell(gpu, device, findings)
             if reason is not None:
                 for name in _FAMILIES:

@@ -34,17 +34,17 @@ _LINK = re.compile(r"(?:\d{1,3} )?\(?(\d{1,4}(?:\.\d{1,4})?) ?GT/s x(\d{1,3})\)?
 
 # key → family, labels beside the card's, the tool's unit in the family's.
 _PLAIN: dict[str, tuple[str, tuple[str, ...], float]] = {
-    "gpu use (%)": ("amdgpu_busy_ratio", (), 0.01),
-    "gpu memory read/write activity (%)": ("amdgpu_memory_busy_ratio", (), 0.01),
-    "average graphics package power (w)": ("amdgpu_power_watts", ("average",), 1),
-    "current socket graphics package power (w)": ("amdgpu_power_watts", ("instant",), 1),
-    "max graphics package power (w)": ("amdgpu_power_cap_watts", (), 1),
-    "fan rpm": ("amdgpu_fan_speed_rpm", (), 1),
-    "current_fan_speed (rpm)": ("amdgpu_fan_speed_rpm", (), 1),
-    "fan speed (%)": ("amdgpu_fan_ratio", (), 0.01),
-    "fan level": ("amdgpu_fan_ratio", (), 0.01),
-    "voltage (mv)": ("amdgpu_voltage_volts", ("vddgfx",), 0.001),
-    "pcie replay count": ("amdgpu_pcie_replays_total", (), 1),
+    "gpu use (%)": ("gpu_busy_ratio", (), 0.01),
+    "gpu memory read/write activity (%)": ("gpu_memory_busy_ratio", (), 0.01),
+    "average graphics package power (w)": ("gpu_power_watts", ("average",), 1),
+    "current socket graphics package power (w)": ("gpu_power_watts", ("instant",), 1),
+    "max graphics package power (w)": ("gpu_power_cap_watts", (), 1),
+    "fan rpm": ("gpu_fan_speed_rpm", (), 1),
+    "current_fan_speed (rpm)": ("gpu_fan_speed_rpm", (), 1),
+    "fan speed (%)": ("gpu_fan_ratio", (), 0.01),
+    "fan level": ("gpu_fan_ratio", (), 0.01),
+    "voltage (mv)": ("gpu_voltage_volts", ("vddgfx",), 0.001),
+    "pcie replay count": ("gpu_pcie_replays_total", (), 1),
 }
 # Until 6.0 this was how busy the memory is; then the share in use took over, under a name of its own at first. Beside
 # any name of the later versions it is taken for neither: the share in use stands in bytes.
@@ -57,18 +57,18 @@ _SINCE_6_1 = frozenset(
 )
 _POOLS = ("vram", "vis_vram", "gtt")
 _MEMORY = {
-    f"{pool} {words} (b)": (f"amdgpu_memory_{what}_bytes", pool)
+    f"{pool} {words} (b)": (f"gpu_memory_{what}_bytes", pool)
     for pool in _POOLS
     for words, what in (("total memory", "size"), ("total used memory", "used"))
 }
-_LINK_SPEED = "amdgpu_pcie_link_speed_transfers_per_second"
-_LINK_WIDTH = "amdgpu_pcie_link_width_lanes"
+_LINK_SPEED = "gpu_pcie_link_speed_transfers_per_second"
+_LINK_WIDTH = "gpu_pcie_link_width_lanes"
 _EXPECTED = (
     *dict.fromkeys(family for family, _, _ in _PLAIN.values()),
-    *("amdgpu_memory_size_bytes", "amdgpu_memory_used_bytes", "amdgpu_temperature_celsius", "amdgpu_clock_hertz"),
+    *("gpu_memory_size_bytes", "gpu_memory_used_bytes", "gpu_temperature_celsius", "gpu_clock_hertz"),
     *(_LINK_SPEED, _LINK_WIDTH),
 )
-_OF_PARTITIONS = ("amdgpu_memory_size_bytes", "amdgpu_memory_used_bytes")
+_OF_PARTITIONS = ("gpu_memory_size_bytes", "gpu_memory_used_bytes")
 # VRAM of a whole socket, GiB, by PCI device id: MI300A, MI300X, MI308X, MI325X, MI350X, MI355X.
 _WHOLE_GIB = {"0x74a0": 128, "0x74a1": 192, "0x74a2": 192, "0x74a5": 256, "0x75a0": 288, "0x75a3": 288}
 _MODES = {"dpx": 2, "tpx": 3, "qpx": 4, "cpx": 8}
@@ -133,7 +133,7 @@ def _collect(cards: list[Card], driver: str) -> Collected:
     members: dict[str, list[Card]] = {}
     tellers: set[str] = set()
     for position, card in enumerate(cards):
-        findings = found.setdefault(card.gpu, Findings(card.gpu))
+        findings = found.setdefault(card.gpu, Findings(card.gpu, "amd"))
         members.setdefault(card.gpu, []).append(card)
         if firsts[position] == position:
             tellers.add(card.gpu)
@@ -143,8 +143,8 @@ def _collect(cards: list[Card], driver: str) -> Collected:
     for gpu, findings in found.items():
         _read_memory(members[gpu], findings)
         readings, missing = findings.collect(_EXPECTED if gpu in tellers else _OF_PARTITIONS)
-        if any(reading.name != "amdgpu_info" for reading in readings):
-            readings.append(Reading("amdgpu_up", (("gpu", gpu),), 1.0))
+        if any(reading.name != "gpu_info" for reading in readings):
+            readings.append(Reading("gpu_up", (("gpu", gpu), ("vendor", "amd")), 1.0))
         result.readings.extend(readings)
         result.missing.extend(missing)
     return result
@@ -196,14 +196,14 @@ def _read_card(keys: Mapping[str, object], findings: Findings) -> None:
             _give(findings, family, number(value.rstrip("% ") if isinstance(value, str) else value), labels, unit)
         elif match := _TEMPERATURE.fullmatch(key):
             sensor = "mem" if match[1].startswith("mem") else match[1].replace(" ", "")
-            _give(findings, "amdgpu_temperature_celsius", number(value), (sensor,))
+            _give(findings, "gpu_temperature_celsius", number(value), (sensor,))
         elif match := _CLOCK.fullmatch(key):
-            _give(findings, "amdgpu_clock_hertz", _find(_MHZ, value), (match[1],), 1e6)
+            _give(findings, "gpu_clock_hertz", _find(_MHZ, value), (match[1],), 1e6)
         elif key == "pcie clock level":
             _give(findings, _LINK_SPEED, _find(_LINK, value), ("current",), 1e9)
             _give(findings, _LINK_WIDTH, _find(_LINK, value, 2), ("current",))
     if _OLD_MEMORY_BUSY in keys and not keys.keys() & _SINCE_6_1:
-        _give(findings, "amdgpu_memory_busy_ratio", number(keys[_OLD_MEMORY_BUSY]), (), 0.01)
+        _give(findings, "gpu_memory_busy_ratio", number(keys[_OLD_MEMORY_BUSY]), (), 0.01)
 
 
 def _give(findings: Findings, family: str, value: float | Reason, labels: tuple[str, ...], unit: float = 1) -> None:
@@ -233,7 +233,7 @@ def _read_memory(cards: list[Card], findings: Findings) -> None:
 
 
 def _tell_facts(card: Card, driver: str, findings: Findings) -> None:
-    """`amdgpu_info`, where there is a fact; `card` in it is the tool's number, which need not be the kernel's."""
+    """`gpu_info`, where there is a fact; `card` in it is the tool's number, which need not be the kernel's."""
     keys = {name: label(value) for name, value in card.keys.items()}
     names = (keys.get(name, "") for name in ("card series", "device name", "card model"))
     facts = (
@@ -245,6 +245,7 @@ def _tell_facts(card: Card, driver: str, findings: Findings) -> None:
         keys.get("serial number", ""),
         keys.get("vbios version", ""),
         keys.get("compute partition", ""),
+        "",  # uuid
     )
     if any(facts):
-        findings.give("amdgpu_info", 1.0, card.name, *facts)
+        findings.give("gpu_info", 1.0, card.name, *facts)

@@ -302,7 +302,7 @@ class SmiCollector:
             return self._fail("malformed" if self._child is None else "timeout")
         collected = self._parse(f"{self._facts_text}\n{told}")
         # Facts alone, which were asked for long ago, are no answer.
-        if not any(reading.name == "amdgpu_up" for reading in collected.readings):
+        if not any(reading.name == "gpu_up" for reading in collected.readings):
             if "permission denied" in self.said.lower():
                 return self._fail("denied")
             return Collected([], collected.missing) if collected.missing else self._fail("failed")
@@ -337,9 +337,9 @@ class SmiCollector:
 
     def _add_lost(self, collected: Collected) -> Collected:
         """And those that were up before and of which this text says nothing at all."""
-        up = [reading.labels[0][1] for reading in collected.readings if reading.name == "amdgpu_up"]
+        up = [reading.labels[0][1] for reading in collected.readings if reading.name == "gpu_up"]
         there = {*up, *(missing.gpu for missing in collected.missing if missing.reason != "absent")}
-        down = [Reading("amdgpu_up", (("gpu", gpu),), 0.0) for gpu in self._seen if gpu not in there]
+        down = [Reading("gpu_up", (("gpu", gpu), ("vendor", "amd")), 0.0) for gpu in self._seen if gpu not in there]
         self._seen.update(dict.fromkeys(up[: max(0, _CARDS - len(self._seen))]))
         return Collected([*collected.readings, *down], collected.missing)
 
