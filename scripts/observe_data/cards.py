@@ -35,7 +35,7 @@ def _work() -> tuple[Panel, ...]:
     )
     power = (_of("power_watts", "{{type}}"), _of("power_cap_watts", "cap"))
     throttled, red = _of("throttled", "{{reason}}"), ((1, "red"),)
-    rpm = Query(f"amdgpu_fan_speed_rpm{{{OF_CARD}}}", "fan")
+    rpm = Query(card("fan_speed_rpm", OF_CARD), "fan")
     fanless = "no fan"
     return (
         Panel("Utilization", busy, "percentunit", width=6, maximum=1, empty=_NONE),
@@ -52,10 +52,10 @@ def _work() -> tuple[Panel, ...]:
 def _link() -> tuple[Panel, ...]:
     traffic = (_of("pcie_received_bytes_per_second", "received"), _of("pcie_sent_bytes_per_second", "sent"))
     replays = Query(card_over("rate", "pcie_replays_total", WINDOW, OF_CARD), "replays per second")
-    ras = Query(f"sum by (block, severity) (amdgpu_ras_errors_total{{{OF_CARD}}})", "{{severity}} in {{block}}")
+    ras = Query(f"sum by (block, severity) (gpu_ras_errors_total{{{OF_CARD}}})", "{{severity}} in {{block}}")
     speed = _of("pcie_link_speed_transfers_per_second", "{{state}}")
     idle = "The link speed drops at idle by design."
-    facts = Query(f"amdgpu_info{{{OF_CARD}}} or nvidia_info{{{OF_CARD}}}", "present", True)
+    facts = Query(card("info", OF_CARD), "present", True)
     return (
         Panel("PCIe link width", (_of("pcie_link_width_lanes", "{{state}}"),), width=6, empty=_NONE),
         Panel("PCIe link speed, transfers per second", (speed,), width=6, empty=_NONE, description=idle),

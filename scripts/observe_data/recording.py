@@ -55,13 +55,13 @@ _CARDS = (
     Recording("gpu:busy:ratio", f"max by (node, gpu) ({card('busy_ratio')})"),
     Recording(
         "gpu:memory_used:ratio",
-        f"max by (node, gpu) (\n  ({card('memory_used_bytes', VRAM)})\n  / ({card('memory_size_bytes', VRAM)})\n)",
+        f"max by (node, gpu) (\n  {card('memory_used_bytes', VRAM)}\n  / {card('memory_size_bytes', VRAM)}\n)",
     ),
     Recording("gpu:power_watts:max", f"max by (node, gpu) ({card('power_watts')})"),
     Recording(
         "gpu:temperature_margin_celsius:min",
-        "min by (node, gpu) (\n  (" + card("temperature_limit_celsius", CRITICAL) + ")\n"
-        "  - ignoring (limit) (" + card("temperature_celsius") + ")\n)",
+        f"min by (node, gpu) (\n  {card('temperature_limit_celsius', CRITICAL)}\n"
+        f"  - ignoring (limit) {card('temperature_celsius')}\n)",
     ),
     Recording("node:gpu_power_watts:sum", "sum by (node) (gpu:power_watts:max)"),
     # By the card's own counter where it has one that moves.

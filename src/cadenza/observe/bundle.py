@@ -9,17 +9,8 @@ from typing import NamedTuple
 import msgspec
 
 from cadenza.errors import CadenzaError, UsageError
-from cadenza.observe.alertmanager import alertmanager_config
-from cadenza.observe.alerts import alert_rules
-from cadenza.observe.compose import compose
-from cadenza.observe.dashboards import DASHBOARDS
-from cadenza.observe.grafana import datasources, providers
-from cadenza.observe.prometheus import prometheus_config
-from cadenza.observe.readme import readme
-from cadenza.observe.rule_tests import rule_tests
-from cadenza.observe.rules import recording_rules
 from cadenza.observe.settings import Settings, check
-from cadenza.observe.yaml_text import render
+from cadenza.observe.shipped import lay_out
 from cadenza.record import printable
 
 MANIFEST = ".cadenza-observe.json"
@@ -43,28 +34,6 @@ class Written(NamedTuple):
     updated: list[str]
     unchanged: list[str]
     kept: list[str]
-
-
-def lay_out(settings: Settings, folder: Path) -> dict[str, str]:
-    """The text of every file, by its path within the bundle. `folder`: where it will lie, for Grafana to find it."""
-    slo_s = settings.slo_ttft_p99_s
-    files = {
-        "prometheus.yml": render(prometheus_config(settings), _ABOUT["prometheus.yml"]),
-        "rules/recording.yml": render(recording_rules(), _ABOUT["rules/recording.yml"]),
-        "rules/alerts.yml": render(alert_rules(slo_s), _ABOUT["rules/alerts.yml"]),
-        "rules/tests.yml": render(rule_tests(slo_s), _ABOUT["rules/tests.yml"]),
-        "alertmanager.yml": render(alertmanager_config(), _ABOUT["alertmanager.yml"]),
-        "compose.yml": render(compose(settings, folder), _ABOUT["compose.yml"]),
-        "grafana/provisioning/datasources/cadenza.yml": render(datasources(settings.prometheus), _ABOUT["grafana"]),
-        "grafana/provisioning/dashboards/cadenza.yml": render(
-            providers(str(folder / "grafana" / "dashboards")), _ABOUT["grafana"]
-        ),
-        "README.md": readme(settings, folder),
-    }
-    for name, make in DASHBOARDS.items():
-        text = msgspec.json.format(msgspec.json.encode(make()), indent=1).decode()
-        files[f"grafana/dashboards/{name}.json"] = text + "\n"
-    return files
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -168,35 +137,3 @@ def _put(path: Path, text: str) -> None:
         beside.replace(path)
     except OSError as error:
         raise CadenzaError(f"{path} cannot be written: {error.strerror}") from None
-
-
-_AGAIN = "Made by `cadenza observe init`; a file that you change is left alone by the next one."
-_ABOUT: Mapping[str, str] = {
-    name: f"{_AGAIN}\n{text}".strip()
-    for name, text in {
-        "prometheus.yml": (
-            "Who is scraped, every second. `node` is the host without the port, so that the series of an engine and of "
-            "the cards below it can be joined."
-        ),
-        "rules/recording.yml": (
-            "One vocabulary over vLLM, SGLang and llama.cpp, AMD and NVIDIA; what the dashboards draw."
-        ),
-        "rules/alerts.yml": "Each alert says in its annotations what it means and what to do.",
-        "rules/tests.yml": (
-            "promtool test rules rules/tests.yml\n"
-            "Each alert in a situation in which it fires and in ones in which it must not."
-        ),
-        "alertmanager.yml": (
-            "The receivers say nothing to anybody yet. Fill them in, as in\n"
-            "  - name: critical\n"
-            "    webhook_configs: [{url: 'http://127.0.0.1:5001/'}]\n"
-            "Others: email_configs, slack_configs, pagerduty_configs."
-        ),
-        "compose.yml": (
-            "Prometheus, Alertmanager and Grafana in containers on this machine's own network, for Linux:\n"
-            "docker compose up\n"
-            "On the host's network, so that they reach an engine and an exporter on its loopback; they listen there."
-        ),
-        "grafana": "",
-    }.items()
-}

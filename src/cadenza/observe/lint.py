@@ -8,14 +8,15 @@ from typing import Any
 
 import yaml
 
-from cadenza.observe.grafana import COLUMNS
 from cadenza.observe.names import find_wrong_names
-from cadenza.observe.rules import RECORDED
+from cadenza.observe.shipped import recorded_names
 
 NEEDED = ("prometheus.yml", "rules/recording.yml", "rules/alerts.yml")
+# Of Grafana's grid.
+COLUMNS = 24
 _UID_LENGTH = 40
 _JOB = re.compile(r'\bjob="([^"]*)"')
-_SEVERITIES = ("critical", "warning", "info")
+SEVERITIES = ("critical", "warning", "info")
 
 
 def lint(folder: Path) -> list[str]:
@@ -33,7 +34,7 @@ def lint(folder: Path) -> list[str]:
     recorded = frozenset(str(rule["record"]) for group in rules.values() for rule in group if "record" in rule)
     if not rules.get("rules/recording.yml"):
         # That is said once, not of every panel as well.
-        recorded |= RECORDED
+        recorded |= recorded_names()
     jobs = _jobs(folder / "prometheus.yml", wrong)
     for name, group in rules.items():
         for rule in group:
@@ -81,8 +82,8 @@ def _lint_rule(name: str, rule: dict[str, Any], recorded: frozenset[str], jobs: 
             wrong.append(f"prometheus.yml has no job {job}, only {', '.join(sorted(jobs))}: it would find nothing")
     if "alert" in rule:
         labels, texts = rule.get("labels") or {}, rule.get("annotations") or {}
-        if labels.get("severity") not in _SEVERITIES:
-            wrong.append(f"its severity is none of {', '.join(_SEVERITIES)}, by which alertmanager.yml routes")
+        if labels.get("severity") not in SEVERITIES:
+            wrong.append(f"its severity is none of {', '.join(SEVERITIES)}, by which alertmanager.yml routes")
         wrong += [f"it has no {text}" for text in ("summary", "description", "runbook") if not texts.get(text)]
         if "for" not in rule:
             wrong.append("it has no `for`: say 0s if it is to fire at once")

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import msgspec
 
 from cadenza.errors import UsageError
-from cadenza.observe.alerts import DEFAULT_SLO_TTFT_P99_S
 from cadenza.record import printable
 
 # A password would be written into a file that all may read, and into every label.
@@ -28,7 +27,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     exporters: tuple[str, ...] = ("127.0.0.1:9101",)
     prometheus: str = "127.0.0.1:9090"
     alertmanager: str = "127.0.0.1:9093"
-    slo_ttft_p99_s: float = DEFAULT_SLO_TTFT_P99_S
+    slo_ttft_p99_s: float = 2.0
 
 
 class Target(NamedTuple):
