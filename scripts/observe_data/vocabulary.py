@@ -7,7 +7,7 @@ BY_MODEL = "node, instance, model_name"
 
 
 class Series(NamedTuple):
-    """The names of one quantity; empty where an engine does not tell it. Histograms without their suffix."""
+    """The names of one quantity; empty where an engine does not export it. Histograms without their suffix."""
 
     vllm: str
     sglang: str = ""
@@ -30,24 +30,13 @@ QUEUE = Series("vllm:request_queue_time_seconds", "sglang:queue_time_seconds")
 # What moves while a long prompt is computed piece by piece, of which no counter of tokens tells before its end.
 PROGRESS = Series("vllm:kv_cache_usage_perc", "sglang:token_usage", "llamacpp:n_decode_total")
 
-# Every rank of an SGLang engine may tell the engine's gauges: one is enough. Versions differ in which ranks they label.
+# Every rank of an SGLang engine may export the engine's gauges: one is enough. Versions differ in which ranks they label.
 _FIRST_RANK = 'tp_rank=~"0?",pp_rank=~"0?"'
 
 
 def now(series: Series, where: str = "", offset: str = "") -> str:
-    """The gauge, of whichever engine has it. `where`: matchers, `offset`: as in "offset 1h"."""
+    """The gauge, over all engines that export it. `where`: matchers, `offset`: as in "offset 1h"."""
     return "\n  or ".join(_gauges(series, where, offset))
-
-
-def lately(series: Series) -> str:
-    """The gauge as it was told last, within 15 s: an engine under load answers a scrape a second late now and then, and
-    without that one sample every alert's `for` would begin anew."""
-    return _over("last_over_time", _gauges(series), "15s")
-
-
-def changes(series: Series, window: str) -> str:
-    """How often the gauge changed within `window`."""
-    return _over("changes", _gauges(series), window)
 
 
 def rate(series: Series, window: str, where: str = "", offset: str = "", suffix: str = "") -> str:
@@ -79,10 +68,6 @@ def card(name: str, where: str = "") -> str:
 def card_over(function: str, name: str, window: str, where: str = "") -> str:
     """`function` of a series of the cards over `window`: rate, avg_over_time, …"""
     return f"{function}({card(name, where)}[{window}])"
-
-
-def _over(function: str, selectors: list[str], window: str) -> str:
-    return "\n  or ".join(f"{function}({selector}[{window}])" for selector in selectors)
 
 
 def _gauges(series: Series, where: str = "", offset: str = "") -> list[str]:

@@ -1,4 +1,4 @@
-"""The bundle: which files it has, and how it is written without losing what somebody changed in it."""
+"""Writes the bundle, without overwriting files that a user changed."""
 
 import re
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ from cadenza.record import printable
 
 MANIFEST = ".cadenza-observe.json"
 _SCHEMA = 1
-# Prometheus takes the first for patterns, compose and Grafana the next for a variable; of the rest nobody is sure.
+# Patterns for Prometheus, variables for compose and Grafana, control characters and lone surrogates.
 _ODD = re.compile(r"[*?\[\]\\$\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written last: for which settings, and the hash of each file, by which a change of somebody's is told."""
+    """The last `init`: its settings, and the hash of each file, by which a user's change is recognized."""
 
     schema: int = _SCHEMA
     settings: Settings
@@ -28,7 +28,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Written(NamedTuple):
-    """Files by what became of them; `kept`: changed by somebody, and left so, although they would now be other."""
+    """Files by action; `kept`: changed by a user and left so, although this `init` would write another text."""
 
     created: list[str]
     updated: list[str]
@@ -37,7 +37,7 @@ class Written(NamedTuple):
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """What an earlier init left, None: nothing. UsageError: it makes no sense; CadenzaError: it cannot be read."""
+    """The manifest of the last `init`; None: there is none. UsageError: it is invalid; CadenzaError: it cannot be read."""
     text = _read(folder / MANIFEST)
     if text is None:
         return None
@@ -46,14 +46,14 @@ def read_manifest(folder: Path) -> Manifest | None:
     except msgspec.MsgspecError:
         manifest = None
     if manifest is None or manifest.schema > _SCHEMA:
-        raise UsageError(f"{folder / MANIFEST} is not one that this cadenza wrote: remove it, or take another folder")
+        raise UsageError(f"{folder / MANIFEST} is no manifest of this version of cadenza: remove it, or choose another folder")
     return manifest
 
 
 def write(settings: Settings, folder: Path, *, force: bool = False) -> Written:
-    """Write the bundle. A file that is not as it was written last stays, unless `force`; files as they should be too.
+    """Write the bundle. A file that was changed since the last `init` is kept, unless `force`.
 
-    UsageError: the settings make no sense, or the folder has files of somebody's in the places of ours; CadenzaError: a
+    UsageError: invalid settings, or the folder has other files of the same names that no `init` wrote; CadenzaError: a
     file cannot be written.
     """
     settings = check(settings)
@@ -61,51 +61,51 @@ def write(settings: Settings, folder: Path, *, force: bool = False) -> Written:
     before = read_manifest(folder)
     known = before.files if before is not None else {}
     if before is None and not force:
-        _look_for_others(folder, files)
+        _refuse_foreign(folder, files)
     written = Written([], [], [], [])
     hashes: dict[str, str] = {}
     for name, text in files.items():
         path = folder / name
-        there = _read(path)
-        if there == text:
-            fate = written.unchanged
-        elif there is None:
-            fate = written.created
-        elif force or _hash(there) == known.get(name):
-            fate = written.updated
+        current = _read(path)
+        if current == text:
+            outcome = written.unchanged
+        elif current is None:
+            outcome = written.created
+        elif force or _hash(current) == known.get(name):
+            outcome = written.updated
         else:
             written.kept.append(name)
-            # As it was written last, so that it is told from its own text the next time as well.
+            # The hash of the last `init`, so that the change is recognized the next time as well.
             hashes[name] = known.get(name, "")
             continue
-        if fate is not written.unchanged:
+        if outcome is not written.unchanged:
             _put(path, text)
-        fate.append(name)
+        outcome.append(name)
         hashes[name] = _hash(text)
     _put_manifest(folder, Manifest(settings=settings, files=hashes))
     return written
 
 
 def _check_folder(folder: Path) -> Path:
-    """Its whole path. UsageError for one that Prometheus, compose or Grafana would read as another."""
+    """Its absolute path. UsageError if Prometheus, compose or Grafana would read it as a pattern or variable."""
     whole = folder.resolve()
     if odd := _ODD.search(str(whole)):
         raise UsageError(
-            f"{printable(str(whole), 200)!r} has {odd[0]!r} in it, which Prometheus or compose takes for a pattern or "
-            "a variable: take another folder"
+            f"{printable(str(whole), 200)!r} contains {odd[0]!r}, which Prometheus or compose reads as a pattern or a "
+            "variable: choose another folder"
         )
     if whole.exists() and not whole.is_dir():
         raise UsageError(f"{folder} is a file: name a folder, new or empty")
     return whole
 
 
-def _look_for_others(folder: Path, files: Mapping[str, str]) -> None:
-    """UsageError where the folder is somebody's: it has a file in the place of one of ours, and no init wrote it."""
-    theirs = [name for name, text in files.items() if _read(folder / name) not in (None, text)]
-    if theirs:
+def _refuse_foreign(folder: Path, files: Mapping[str, str]) -> None:
+    """UsageError if the folder has a file with the name of one of the bundle, but no manifest."""
+    foreign = [name for name, text in files.items() if _read(folder / name) not in (None, text)]
+    if foreign:
         raise UsageError(
-            f"{folder} has files that `cadenza observe init` did not write ({', '.join(theirs)}): take a new or empty "
-            "folder, or overwrite them with --force"
+            f"{folder} has files that `cadenza observe init` did not write ({', '.join(foreign)}): choose a new or "
+            "empty folder, or overwrite them with --force"
         )
 
 
@@ -129,11 +129,11 @@ def _read(path: Path) -> str | None:
 
 
 def _put(path: Path, text: str) -> None:
-    """Whole or not at all: Prometheus may be reading it."""
-    beside = path.with_name(f".{path.name}.new")
+    """Replace the file atomically: Prometheus may be reading it."""
+    scratch = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        scratch.write_text(text, encoding="utf-8")
+        scratch.replace(path)
     except OSError as error:
         raise CadenzaError(f"{path} cannot be written: {error.strerror}") from None
