@@ -44,7 +44,9 @@ def _list() -> Panel:
         "engines with the run's model, from any client. Enter a run's `ago` above, as in 5400s, to draw it from the "
         "left edge."
     )
-    return Panel("Runs of the last day", queries, "short", "table", 24, 6, text, empty="needs cadenza exporter --runs DIR")
+    return Panel(
+        "Runs of the last day", queries, "short", "table", 24, 6, text, empty="needs cadenza exporter --runs DIR"
+    )
 
 
 def _table(title: str, offset: str) -> Panel:

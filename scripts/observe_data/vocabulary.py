@@ -30,7 +30,8 @@ QUEUE = Series("vllm:request_queue_time_seconds", "sglang:queue_time_seconds")
 # What moves while a long prompt is computed piece by piece, of which no counter of tokens tells before its end.
 PROGRESS = Series("vllm:kv_cache_usage_perc", "sglang:token_usage", "llamacpp:n_decode_total")
 
-# Every rank of an SGLang engine may export the engine's gauges: one is enough. Versions differ in which ranks they label.
+# Every rank of an SGLang engine may export the engine's gauges: one is enough. Which ranks are labelled depends on the
+# version.
 _FIRST_RANK = 'tp_rank=~"0?",pp_rank=~"0?"'
 
 

@@ -12,9 +12,7 @@ from cadenza.observe.shipped import read_text, read_yaml, rules_of
 from support.prometheus import needs
 
 CONFIG: Any = read_yaml("alertmanager.yml")
-ALERTS: dict[str, str] = {
-    rule["alert"]: rule["labels"]["severity"] for rule in rules_of(read_yaml("rules/alerts.yml"))
-}
+ALERTS: dict[str, str] = {rule["alert"]: rule["labels"]["severity"] for rule in rules_of(read_yaml("rules/alerts.yml"))}
 
 
 def matches(matchers: list[str], labels: dict[str, str]) -> bool:

@@ -29,11 +29,13 @@ PUBLISHED = (
 PROMISED = "EngineFirstTokenLate"
 TEXTS = {"summary", "description", "runbook"}
 
+
 def threshold(text: str) -> tuple[str, float]:
     """`> 98 % for 5 min` → (">", 0.98)."""
     match = re.match(r"([<>]) ([0-9.]+)( %)?", text)
     assert match is not None
     return match[1], float(match[2]) / (100 if match[3] else 1)
+
 
 def expected(name: str) -> list[tuple[str, list[dict[str, Any]]]]:
     """(name of the test, alerts that it expects), for each test of an alert."""
@@ -43,6 +45,7 @@ def expected(name: str) -> list[tuple[str, list[dict[str, Any]]]]:
         for one in test.get("alert_rule_test", ())
         if one["alertname"] == name
     ]
+
 
 @pytest.mark.parametrize("row", range(6))
 def test_each_of_the_published_six_is_there_with_its_threshold(row: int) -> None:
@@ -57,11 +60,13 @@ def test_each_of_the_published_six_is_there_with_its_threshold(row: int) -> None
     if "5 min" in published[row]["threshold"]:
         assert ALERTS[name]["for"] == "5m"
 
+
 def test_the_issue_s_others_are_there() -> None:
     assert ALERTS.keys() >= {
         *("GpuHung", "GpuThrottledByHeat", "EngineFirstTokenLate", "GpuLost", "ExporterDown", "EngineDown"),
         *("EngineKvCachePressure", "EnginePreemptionStorm", "GpuKernelEvents", "GpuUncorrectableErrors", "GpuHot"),
     }
+
 
 @pytest.mark.parametrize("name", ALERTS)
 def test_an_alert_uses_names_that_exist_and_has_its_texts(name: str) -> None:
@@ -73,6 +78,7 @@ def test_an_alert_uses_names_that_exist_and_has_its_texts(name: str) -> None:
     assert all(rule["annotations"].values())
     assert len(rule["annotations"]["runbook"]) > 40
 
+
 def filled(template: str, labels: dict[str, str]) -> str:
     """A pattern for an alert's text as Prometheus fills it in, whatever the value."""
     parts = re.split(r"{{ (.*?) }}", template)
@@ -81,6 +87,7 @@ def filled(template: str, labels: dict[str, str]) -> str:
         for field in parts[1::2]
     ]
     return re.escape(parts[0]) + "".join(v + re.escape(text) for v, text in zip(values, parts[2::2], strict=True))
+
 
 @pytest.mark.parametrize("name", ALERTS)
 def test_an_alert_has_tests_in_which_it_fires_with_its_texts_and_in_which_it_is_silent(name: str) -> None:
@@ -96,6 +103,7 @@ def test_an_alert_has_tests_in_which_it_fires_with_its_texts_and_in_which_it_is_
                 assert used <= alert["exp_labels"].keys()
                 assert re.fullmatch(filled(template, alert["exp_labels"]), alert["exp_annotations"][text])
 
+
 def test_the_tests_have_names_of_their_own_and_test_only_alerts_and_rules_that_exist() -> None:
     names = [test["name"] for test in TESTS]
     assert len(set(names)) == len(names)
@@ -106,6 +114,7 @@ def test_the_tests_have_names_of_their_own_and_test_only_alerts_and_rules_that_e
         for one in test["input_series"]:
             assert find_wrong_names(one["series"]) == []
 
+
 def test_no_ratio_divides_by_nothing() -> None:
     """Where rates are divided, the divisor is above 0; a quantile is of something."""
     rules = [(name, rule["expr"]) for name, rule in ALERTS.items()]
@@ -113,16 +122,19 @@ def test_no_ratio_divides_by_nothing() -> None:
         if "histogram_quantile" in expr or re.search(r"/ .*rate", expr):
             assert "> 0" in expr, name
 
+
 def test_the_hang_joins_card_and_engine_on_the_node() -> None:
     engine, card = ALERTS["GpuHung"]["expr"].split("and on (node)")
     assert set(re.findall(r"by \(([^)]*)\)", engine)) == {"node, instance, model_name, engine"}
     assert re.findall(r"by \(([^)]*)\)", card) == ["node"]
+
 
 def test_a_lost_scrape_does_not_restart_the_wait_of_an_alert() -> None:
     """An engine's gauges are the last of 15 s; its counters are taken over a minute or more."""
     for name, rule in ALERTS.items():
         bare = re.findall(r"(?:vllm|sglang|llamacpp):\w+(?:\{[^}]*\})?(?![\w{\[])", rule["expr"])
         assert bare == [], name
+
 
 def test_kernel_events_are_kinds_that_the_watcher_knows() -> None:
     listed = []
@@ -132,6 +144,7 @@ def test_kernel_events_are_kinds_that_the_watcher_knows() -> None:
     assert len(set(listed)) == len(listed)
     assert set(listed) <= set(KINDS)
 
+
 def test_the_slo_is_that_of_the_settings() -> None:
     settings = Settings(slo_ttft_p99_s=0.75)
     (late,) = [one for one in rules_of(read_yaml("rules/alerts.yml", settings)) if one["alert"] == PROMISED]
@@ -140,6 +153,7 @@ def test_the_slo_is_that_of_the_settings() -> None:
     assert ALERTS[PROMISED]["expr"].endswith(") > 2")
     others = [one for one in rules_of(read_yaml("rules/alerts.yml", settings)) if one["alert"] != PROMISED]
     assert others == [rule for name, rule in ALERTS.items() if name != PROMISED]
+
 
 def test_the_tests_of_the_slo_have_buckets_at_multiples_of_it() -> None:
     """Rank 99 of 100 is half way through a bucket from 1 to 3 SLOs: at 2 SLOs."""
@@ -152,14 +166,17 @@ def test_the_tests_of_the_slo_have_buckets_at_multiples_of_it() -> None:
     (alert,) = fires["alert_rule_test"][0]["exp_alerts"]
     assert "first token is 1.00 s, SLO 0.5 s." in alert["exp_annotations"]["description"]
 
+
 def test_no_rule_is_there_twice() -> None:
     assert len(ALERTS) == len(list(rules_of(read_yaml("rules/alerts.yml"))))
     assert len(RECORDINGS) == len(recorded_names())
+
 
 def test_recording_rules_have_three_part_names_over_names_that_exist() -> None:
     for rule in RECORDINGS:
         assert rule["record"].count(":") == 2
         assert find_wrong_names(rule["expr"], recorded_names()) == []
+
 
 def test_the_page_lists_every_alert_as_it_is() -> None:
     page = (Path(__file__).parents[2] / "docs" / "observe.md").read_text(encoding="utf-8")

@@ -37,7 +37,7 @@ class Written(NamedTuple):
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest of the last `init`; None: there is none. UsageError: it is invalid; CadenzaError: it cannot be read."""
+    """The manifest of the last `init`, None: there is none. UsageError: invalid; CadenzaError: unreadable."""
     text = _read(folder / MANIFEST)
     if text is None:
         return None
@@ -46,7 +46,9 @@ def read_manifest(folder: Path) -> Manifest | None:
     except msgspec.MsgspecError:
         manifest = None
     if manifest is None or manifest.schema > _SCHEMA:
-        raise UsageError(f"{folder / MANIFEST} is no manifest of this version of cadenza: remove it, or choose another folder")
+        raise UsageError(
+            f"{folder / MANIFEST} is no manifest of this version of cadenza: remove it, or choose another folder"
+        )
     return manifest
 
 

@@ -47,7 +47,9 @@ def _by_promtool(promtool: str, folder: Path) -> Iterator[Check]:
     yield _check_of("promtool check config", run_program(promtool, "check", "config", str(folder / "prometheus.yml")))
     sound = True
     if rules:
-        checked = _check_of("promtool check rules --lint=all", run_program(promtool, "check", "rules", "--lint=all", *rules))
+        checked = _check_of(
+            "promtool check rules --lint=all", run_program(promtool, "check", "rules", "--lint=all", *rules)
+        )
         sound = not checked.wrong
         yield checked
     tests = folder / "rules" / "tests.yml"

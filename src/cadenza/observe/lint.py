@@ -22,9 +22,7 @@ SEVERITIES = ("critical", "warning", "info")
 def lint(folder: Path) -> list[str]:
     """A sentence for each defect of the bundle in `folder`, file by file."""
     wrong = [
-        f"{name} is missing: run `cadenza observe init {folder}`"
-        for name in NEEDED
-        if not (folder / name).is_file()
+        f"{name} is missing: run `cadenza observe init {folder}`" for name in NEEDED if not (folder / name).is_file()
     ]
     rules: dict[str, list[dict[str, Any]]] = {}
     for path in sorted((folder / "rules").glob("*.yml")):

@@ -192,9 +192,7 @@ def find_wrong_names(expression: str, recorded: frozenset[str] = frozenset()) ->
         elif old := _find_old(name):
             wrong.append(f"{name}: {old}")
         elif name not in KNOWN:
-            wrong.append(
-                f"{name} is not exported by cadenza, vLLM, SGLang, llama.cpp or Prometheus"
-            )
+            wrong.append(f"{name} is not exported by cadenza, vLLM, SGLang, llama.cpp or Prometheus")
         elif name in FAMILIES and (strange := set(labels) - TARGET_LABELS - set(FAMILIES[name].labels)):
             has = ", ".join(FAMILIES[name].labels) or "none"
             wrong.append(f"{name} has no label {', '.join(sorted(strange))}; its labels: {has}")

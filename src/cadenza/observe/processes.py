@@ -65,7 +65,8 @@ def _end_with_us() -> Callable[[], None] | None:
 
 
 def end(processes: list["subprocess.Popen[str]"]) -> None:
-    """Send SIGTERM to all and wait up to 15 s for them to save their data; SIGKILL those left, or all on a second Ctrl-C."""
+    """Send SIGTERM to all, wait up to 15 s for them to save their data, then SIGKILL those left; a second Ctrl-C does
+    so at once."""
     for process in processes:
         process.terminate()
     until = time.monotonic() + _STOP_S
@@ -121,7 +122,7 @@ class Log:
 
 
 def log_message(server: ServerCommand, line: str) -> str | None:
-    """The message to pass on for a line of a server's log: warnings, errors, readiness, lines in no log format; else None."""
+    """What to pass on of a line of a server's log: warnings, errors, readiness, lines in no log format; else None."""
     fields = {key: _unquote(value) for key, value in _FIELD.findall(line)}
     if "level" not in fields:
         return f"{server.name}: {line.strip()}" if line.strip() else None

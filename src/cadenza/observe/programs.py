@@ -36,7 +36,7 @@ class ProgramResult(NamedTuple):
 
 
 def run_program(path: str, *arguments: str, timeout_s: float = _TIMEOUT_S) -> ProgramResult:
-    """Run a program to its end, at most `timeout_s` (default 300 s). A timeout or a failed start is a result, not ok."""
+    """Run a program to its end, at most `timeout_s` (default 300 s). A timeout or a failed start gives ok False."""
     try:
         completed = subprocess.run(
             [path, *arguments], capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False

@@ -109,8 +109,8 @@ def find_alone(settings: Settings) -> list[str]:
     """A sentence for each engine without an exporter on its node: alerts that join card and engine never fire there."""
     nodes = {node_of(address) for address in settings.exporters}
     return [
-        f"no exporter is at {node_of(target.address)}, where the engine {target.instance} is: GpuHung and joules per "
-        f"token need both with the same host name (cadenza exporter there, and --exporter {node_of(target.address)}:9101)"
+        f"no exporter is at {node_of(target.address)}, where the engine {target.instance} is: GpuHung and joules "
+        f"per token need both with the same host name (--exporter {node_of(target.address)}:9101)"
         for target in map(read_engine, settings.engines)
         if node_of(target.address) not in nodes
     ]

@@ -59,7 +59,7 @@ def servers(folder: Path, report: Report) -> list[ServerCommand]:
     if other is None or not (folder / "alertmanager.yml").is_file():
         return commands
     if alertmanager is None:
-        report(f"Alertmanager is not installed: alerts show at {commands[0].url}/alerts, and no notification is sent. {INSTALL}")
+        report(f"Alertmanager is not installed: alerts are shown at {commands[0].url}/alerts only. {INSTALL}")
         return commands
     if _is_mute(folder):
         report(f"alerts send no notification yet: fill in the receivers of {folder / 'alertmanager.yml'}")
@@ -131,7 +131,11 @@ def run(folder: Path, stop: Callable[[], bool], report: Report) -> None:
 
 
 def _watch(
-    wanted: list[ServerCommand], processes: list[subprocess.Popen[str]], logs: list[Log], stop: Callable[[], bool], report: Report
+    wanted: list[ServerCommand],
+    processes: list[subprocess.Popen[str]],
+    logs: list[Log],
+    stop: Callable[[], bool],
+    report: Report,
 ) -> None:
     query_s = time.monotonic() + _SETTLED_S
     while not stop():
@@ -150,7 +154,9 @@ def _watch(
 def find_unreachable(prometheus: str) -> list[str] | None:
     """A sentence for each target that Prometheus cannot scrape; None: no result yet, or no promtool."""
     promtool = PROMTOOL.find()
-    result = run_program(promtool, "query", "instant", prometheus, _UNREACHABLE, timeout_s=_QUERY_S) if promtool else None
+    result = (
+        run_program(promtool, "query", "instant", prometheus, _UNREACHABLE, timeout_s=_QUERY_S) if promtool else None
+    )
     if result is None or not result.ok:
         return None
     labelled = [dict(_LABEL.findall(line)) for line in result.text.splitlines()]
