@@ -88,6 +88,8 @@ OLD_NAMES = {
     "rocm_temperature_celsius": "an exporter of one article: gpu_temperature_celsius",
 }
 
+_SERIES = ("_bucket", "_sum", "_count")
+
 # Of cadenza's exporter before the label `vendor`.
 OLD_NAMES |= {
     f"{prefix}_{name.removeprefix('gpu_')}": f'renamed: {name}{{vendor="{vendor}"}}'
@@ -95,8 +97,6 @@ OLD_NAMES |= {
     if name.startswith("gpu_")
     for prefix, vendor in (("amdgpu", "amd"), ("nvidia", "nvidia"))
 }
-
-_SERIES = ("_bucket", "_sum", "_count")
 
 
 def _all() -> frozenset[str]:
