@@ -25,13 +25,21 @@ _PROMETHEUS = (
 
 # Name → what to write in its place.
 OLD_NAMES = {name: why for engine in ENGINES.values() for name, why in engine.gone.items()} | {
-    "rocm_gpu_busy_percent": "an exporter of one article: amdgpu_busy_ratio, 0 to 1",
-    "rocm_vram_used_bytes": 'an exporter of one article: amdgpu_memory_used_bytes{pool="vram"}',
-    "rocm_vram_total_bytes": 'an exporter of one article: amdgpu_memory_size_bytes{pool="vram"}',
-    "rocm_temperature_celsius": "an exporter of one article: amdgpu_temperature_celsius",
+    "rocm_gpu_busy_percent": "an exporter of one article: gpu_busy_ratio, 0 to 1",
+    "rocm_vram_used_bytes": 'an exporter of one article: gpu_memory_used_bytes{pool="vram"}',
+    "rocm_vram_total_bytes": 'an exporter of one article: gpu_memory_size_bytes{pool="vram"}',
+    "rocm_temperature_celsius": "an exporter of one article: gpu_temperature_celsius",
 }
 
 _SERIES = ("_bucket", "_sum", "_count")
+
+# Of cadenza's exporter before the label `vendor`.
+OLD_NAMES |= {
+    f"{prefix}_{name.removeprefix('gpu_')}": f'renamed: {name}{{vendor="{vendor}"}}'
+    for name in FAMILIES
+    if name.startswith("gpu_")
+    for prefix, vendor in (("amdgpu", "amd"), ("nvidia", "nvidia"))
+}
 
 
 def _all() -> frozenset[str]:
@@ -71,8 +79,8 @@ class Use(NamedTuple):
 def find_uses(expression: str) -> list[Use]:
     """The metrics of a PromQL expression in order, Grafana's variables allowed.
 
-    Braces without a name before them count as a metric with an empty name. What is no PromQL gives some list; whether
-    it is PromQL, promtool says.
+    Braces without a name before them count as a metric with an empty name. The result for text that is no
+    PromQL is unspecified; promtool checks the syntax.
     """
     tokens = [(match.lastgroup, match.group()) for match in _TOKEN.finditer(expression) if match.lastgroup != "comment"]
     uses: list[Use] = []
@@ -110,9 +118,9 @@ def _after(tokens: list[tuple[str | None, str]], at: int, mark: str) -> int:
 
 
 def find_wrong_names(expression: str, recorded: frozenset[str] = frozenset()) -> list[str]:
-    """A sentence for each name that no source has, and each label that a family of ours has not.
+    """A sentence for each name that no known program exports, and each label that a family of cadenza has not.
 
-    recorded  the names that the bundle's own rules make
+    recorded  the names that the bundle's rules record
     """
     wrong = []
     for name, labels in find_uses(expression):
@@ -123,12 +131,10 @@ def find_wrong_names(expression: str, recorded: frozenset[str] = frozenset()) ->
         elif old := _find_old(name):
             wrong.append(f"{name}: {old}")
         elif name not in KNOWN:
-            wrong.append(
-                f"{name} is exported by nothing that is known here (cadenza, vLLM, SGLang, llama.cpp, Prometheus)"
-            )
+            wrong.append(f"{name} is not exported by cadenza, vLLM, SGLang, llama.cpp or Prometheus")
         elif name in FAMILIES and (strange := set(labels) - TARGET_LABELS - set(FAMILIES[name].labels)):
             has = ", ".join(FAMILIES[name].labels) or "none"
-            wrong.append(f"{name} has no label {', '.join(sorted(strange))}; its own: {has}")
+            wrong.append(f"{name} has no label {', '.join(sorted(strange))}; its labels: {has}")
     return list(dict.fromkeys(wrong))
 
 

@@ -1,4 +1,4 @@
-"""Grafana: panels and dashboards in the classic model (which 10 to 13 take from files), and their provisioning."""
+"""Grafana: panels and dashboards in the classic model (which Grafana 10 to 13 provision from files)."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -8,12 +8,10 @@ Json = dict[str, Any]
 COLUMNS = 24
 SCHEMA_VERSION = 39
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
-DATASOURCE_UID = "cadenza-prometheus"
-FOLDER = "cadenza"
 
 
 class Query(NamedTuple):
-    """`legend`: with {{label}} in it, or a table's column, whose `unit` is its own; `instant`: now, not over time."""
+    """`legend`: may contain {{label}}; in a table the column's name, with its `unit`; `instant`: not over time."""
 
     expr: str
     legend: str = ""
@@ -25,7 +23,7 @@ class Panel(NamedTuple):
     """`type` timeseries, stat, table, heatmap or state-timeline.
 
     steps  from which value on which colour; below the first: green
-    empty  what it says where there is no data
+    empty  the text where there is no data
     """
 
     title: str
@@ -42,7 +40,7 @@ class Panel(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A row and what stands below it; `repeat`: once for each value of this variable."""
+    """A row and its panels; `repeat`: once per value of this variable."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -51,7 +49,7 @@ class Section(NamedTuple):
 
 
 def variable(name: str, label: str, query: str) -> Json:
-    """A choice of label values, several at once, all by default; all includes series that have no such label."""
+    """A multi-select of label values, all by default; `All` includes series without the label."""
     return {
         "type": "query",
         "name": name,
@@ -76,9 +74,9 @@ def text_variable(name: str, label: str, value: str) -> Json:
 
 
 def annotation(name: str, expr: str, text: str, colour: str, title: str = "") -> Json:
-    """A region for as long as a series of `expr` is above 0. `title`: its own, with {{label}} in it; else `name`.
+    """A region for as long as a series of `expr` is above 0. `title`: may contain {{label}}; default `name`.
 
-    Grafana writes a label's name where a series has no such label.
+    Grafana shows a label's name where a series has no such label.
     """
     return {
         "name": name,
@@ -102,7 +100,7 @@ def dashboard(
     variables: Sequence[Json],
     notes: Sequence[Json],
 ) -> Json:
-    """A whole dashboard; panels flow from left to right, a new line where the next does not fit."""
+    """A dashboard; panels are placed left to right, on a new line where the next does not fit."""
     return {
         "id": None,
         "uid": uid,
@@ -178,7 +176,7 @@ def _lay_out(sections: Sequence[Section]) -> list[Json]:
             x, line = x + panel.width, max(line, panel.height)
         y += line
         panels.append(row)
-        # Grafana keeps the panels of a closed row inside it, those of an open one behind it.
+        # Grafana keeps the panels of a collapsed row inside it, those of an open row after it.
         row["panels"] = below if section.collapsed else []
         panels += [] if section.collapsed else below
     return panels
@@ -218,7 +216,7 @@ def _defaults(panel: Panel) -> Json:
         "noValue": panel.empty,
         "color": {"mode": "thresholds" if panel.type in ("stat", "state-timeline") else "palette-classic"},
         "thresholds": {"mode": "absolute", "steps": steps},
-        # What PromQL says where nothing was divided by nothing.
+        # PromQL returns NaN for 0 / 0.
         "mappings": [{"type": "special", "options": {"match": "nan", "result": {"text": panel.empty, "index": 0}}}],
     }
     if panel.unit != "celsius":
@@ -229,7 +227,7 @@ def _defaults(panel: Panel) -> Json:
         defaults["custom"] = {
             "drawStyle": "line",
             "lineWidth": 1,
-            # Areas help where they add up or stand alone, and hide each other where curves cross.
+            # Fill stacked or single curves only: areas of crossing curves hide each other.
             "fillOpacity": 30 if panel.stacked else 10 if len(panel.queries) == 1 else 0,
             "showPoints": "never",
             "spanNulls": False,
@@ -240,7 +238,7 @@ def _defaults(panel: Panel) -> Json:
 
 
 def _overrides(panel: Panel) -> list[Json]:
-    """Names and units of a table's columns of values."""
+    """Names and units of a table's value columns."""
     if panel.type != "table":
         return []
     alone = len(panel.queries) == 1
@@ -273,7 +271,7 @@ def _options(panel: Panel) -> Json:
         "placement": "bottom",
         "showLegend": True,
         "calcs": ["mean", "max", "lastNotNull"],
-        # By the last value: models and cards that idle come last.
+        # By the last value: idle models and cards come last.
         "sortBy": "Last *",
         "sortDesc": True,
     }
@@ -287,41 +285,3 @@ _TABLE = [
     {"id": "merge", "options": {}},
     {"id": "organize", "options": {"excludeByName": {"Time": True, "__name__": True, "job": True}}},
 ]
-
-
-def datasources(prometheus: str) -> Json:
-    """grafana/provisioning/datasources/cadenza.yml. timeInterval makes $__rate_interval four of our scrapes."""
-    return {
-        "apiVersion": 1,
-        "datasources": [
-            {
-                "name": "cadenza",
-                "uid": DATASOURCE_UID,
-                "type": "prometheus",
-                "access": "proxy",
-                "url": f"http://{prometheus}",
-                "isDefault": True,
-                "jsonData": {"httpMethod": "POST", "timeInterval": "1s"},
-            }
-        ],
-    }
-
-
-def providers(path: str) -> Json:
-    """grafana/provisioning/dashboards/cadenza.yml; `path`: where Grafana finds the dashboards' folder."""
-    return {
-        "apiVersion": 1,
-        "providers": [
-            {
-                "name": "cadenza",
-                "orgId": 1,
-                "folder": FOLDER,
-                "folderUid": "cadenza",
-                "type": "file",
-                "disableDeletion": False,
-                "updateIntervalSeconds": 10,
-                "allowUiUpdates": True,
-                "options": {"path": path, "foldersFromFilesStructure": False},
-            }
-        ],
-    }

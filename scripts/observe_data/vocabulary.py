@@ -1,4 +1,4 @@
-"""PromQL for one thing whatever engine or card tells it: vLLM, SGLang and llama.cpp; amdgpu and NVIDIA."""
+"""PromQL for one quantity over all engines that export it: vLLM, SGLang and llama.cpp; and over the cards."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ BY_MODEL = "node, instance, model_name"
 
 
 class Series(NamedTuple):
-    """The names of one quantity; empty where an engine does not tell it. Histograms without their suffix."""
+    """The names of one quantity; empty where an engine does not export it. Histograms without their suffix."""
 
     vllm: str
     sglang: str = ""
@@ -35,29 +35,19 @@ QUEUE = _of("queue_s")
 # What moves while a long prompt is computed piece by piece; counters of tokens move at its end only.
 PROGRESS = KV_USAGE._replace(llamacpp="llamacpp:n_decode_total")
 
-# Every rank of an SGLang engine may tell the engine's gauges: one is enough. Versions differ in which ranks they label.
+# Every rank of an SGLang engine may export the engine's gauges: one is enough. Which ranks are labelled depends on the
+# version.
 _FIRST_RANK = 'tp_rank=~"0?",pp_rank=~"0?"'
 
 
 def now(series: Series, where: str = "", offset: str = "") -> str:
-    """The gauge, of whichever engine has it. `where`: matchers, `offset`: as in "offset 1h"."""
-    return " or ".join(_gauges(series, where, offset))
-
-
-def lately(series: Series) -> str:
-    """The gauge as it was told last, within 15 s: an engine under load answers a scrape a second late now and then, and
-    without that one sample every alert's `for` would begin anew."""
-    return _over("last_over_time", _gauges(series), "15s")
-
-
-def changes(series: Series, window: str) -> str:
-    """How often the gauge changed within `window`."""
-    return _over("changes", _gauges(series), window)
+    """The gauge, over all engines that export it. `where`: matchers, `offset`: as in "offset 1h"."""
+    return "\n  or ".join(_gauges(series, where, offset))
 
 
 def rate(series: Series, window: str, where: str = "", offset: str = "", suffix: str = "") -> str:
     """Per second over `window`; `suffix` for a histogram: _bucket, _sum, _count."""
-    return " or ".join(
+    return "\n  or ".join(
         f"rate({_select(name + suffix, where, '')}[{window}]{' ' + offset if offset else ''})"
         for name in series
         if name
@@ -76,18 +66,14 @@ def quantile(share: float, series: Series, window: str, where: str = "", offset:
     return f"histogram_quantile({share:g}, {buckets})\nand on ({BY_MODEL}) {seen} > 0"
 
 
-def card(name: str, where: str = "", offset: str = "") -> str:
-    """A series of the cards, AMD's or NVIDIA's: `name` without the prefix."""
-    return " or ".join(_select(f"{maker}_{name}", where, offset) for maker in ("amdgpu", "nvidia"))
+def card(name: str, where: str = "") -> str:
+    """A series of the cards: `name` without the prefix `gpu_`. `where`: matchers."""
+    return _select(f"gpu_{name}", where, "")
 
 
 def card_over(function: str, name: str, window: str, where: str = "") -> str:
     """`function` of a series of the cards over `window`: rate, avg_over_time, …"""
-    return _over(function, [_select(f"{maker}_{name}", where, "") for maker in ("amdgpu", "nvidia")], window)
-
-
-def _over(function: str, selectors: list[str], window: str) -> str:
-    return " or ".join(f"{function}({selector}[{window}])" for selector in selectors)
+    return f"{function}({card(name, where)}[{window}])"
 
 
 def _gauges(series: Series, where: str = "", offset: str = "") -> list[str]:

@@ -1,7 +1,7 @@
-"""What the dashboards share: choices of node, engine, model and card; marks in time; queries over rules."""
+"""Shared by the dashboards: variables for node, engine, model and card; annotations; queries over recorded series."""
 
-from cadenza.observe.grafana import Query, annotation, variable
-from cadenza.observe.rules import QUANTILES
+from observe_data.grafana import Query, annotation, variable
+from observe_data.recording import QUANTILES
 
 WINDOW = "$__rate_interval"
 ON_NODE = 'node=~"$node"'
@@ -17,7 +17,7 @@ MODELS = variable(
 )
 GPUS = variable("gpu", "Card", 'label_values(gpu:busy:ratio{node=~"$node"}, gpu)')
 
-# Points of a run that cadenza itself measures, told by `cadenza exporter --runs`, of whichever node its client is on.
+# Points of cadenza runs, from `cadenza exporter --runs`; `node` is the client's.
 RUN_NOTE = annotation(
     "Runs",
     "max by (node, run, point, model, load) (cadenza_run_info)",
@@ -25,14 +25,14 @@ RUN_NOTE = annotation(
     "purple",
     title="{{run}}",
 )
-# Load, as the engine sees it: for as long as requests are in it. Whoever sent them.
+# Engine load from any client: while requests are in the engine.
 LOAD_NOTE = annotation(
     "Load",
     'sum by (node, instance, model_name) (model:engine_requests_in_system:sum{node=~"$node"}) > 0',
     "{{model_name}} at {{instance}}",
     "blue",
 )
-# Of what, say the tags, which are all values of labels.
+# Its tags are the values of all labels.
 ALERT_NOTE = annotation(
     "Alerts", 'ALERTS{alertstate="firing",severity=~"critical|warning"}', "{{severity}}", "red", title="{{alertname}}"
 )

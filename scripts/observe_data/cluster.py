@@ -1,8 +1,8 @@
-"""The dashboard of everything: every node, engine and card at a glance."""
+"""The overview dashboard: all nodes, engines and cards."""
 
-from cadenza.observe.grafana import Json, Panel, Query, Section, dashboard
-from cadenza.observe.panels import ALERT_NOTE, CARD, EVENT_NOTE, LOAD_NOTE, MODEL, NODES, ON_NODE, RUN_NOTE, gauge
-from cadenza.observe.vocabulary import card
+from observe_data.grafana import Json, Panel, Query, Section, dashboard
+from observe_data.panels import ALERT_NOTE, CARD, EVENT_NOTE, LOAD_NOTE, MODEL, NODES, ON_NODE, RUN_NOTE, gauge
+from observe_data.vocabulary import card
 
 _FIRING = f'sort_desc(sum by (severity, alertname, node, instance, gpu) (ALERTS{{alertstate="firing",{ON_NODE}}}))'
 
@@ -10,14 +10,14 @@ _FIRING = f'sort_desc(sum by (severity, alertname, node, instance, gpu) (ALERTS{
 def cluster() -> Json:
     """The dashboard as Grafana reads it."""
     firing = Query(_FIRING, "firing", True)
-    alarm = Panel("Alerts that fire", (firing,), type="table", width=24, height=7, empty="none")
+    alarm = Panel("Firing alerts", (firing,), type="table", width=24, height=7, empty="none")
     sections = (
-        Section("Now", _figures()),
+        Section("Current values", _figures()),
         Section("Alerts", (alarm,)),
         Section("Engines", _engines()),
         Section("Cards", _cards()),
     )
-    text = "Every engine and card at a glance. Blue regions: load; purple: runs by name; red: alerts."
+    text = "All engines and cards. Regions: blue load, purple runs by name, red alerts."
     return dashboard(
         "cadenza-cluster", "cadenza: cluster", text, sections, (NODES,), (LOAD_NOTE, RUN_NOTE, ALERT_NOTE, EVENT_NOTE)
     )
@@ -31,15 +31,15 @@ def _figures() -> tuple[Panel, ...]:
     def total(record: str) -> str:
         return f"sum({record}{{{ON_NODE}}})"
 
-    pause = "no minute without a pause"
+    pause = "needs 1 min of load"
     wanted = (
-        ("Engines that answer", answering("engine"), "percentunit", "none"),
-        ("Exporters that answer", answering("exporter"), "percentunit", "none"),
-        ("Cards", f"sum({card('up', ON_NODE)})", "short", "no card"),
-        ("Tokens a second", total("model:engine_generation_tokens:rate1m"), "short", "no traffic"),
+        ("Engines up", answering("engine"), "percentunit", "none"),
+        ("Exporters up", answering("exporter"), "percentunit", "none"),
+        ("Cards up", f"sum({card('up', ON_NODE)})", "short", "no card"),
+        ("Tokens per second", total("model:engine_generation_tokens:rate1m"), "short", "no traffic"),
         ("Requests running", total("model:engine_requests_running:sum"), "short", "no engine"),
         ("Requests waiting", total("model:engine_requests_waiting:sum"), "short", "no engine"),
-        ("Power of the cards", total("node:gpu_power_watts:sum"), "watt", "no card"),
+        ("Card power", total("node:gpu_power_watts:sum"), "watt", "no card"),
         ("Energy per token", f"max(node:gpu_energy_per_token:joules{{{ON_NODE}}})", "joule", pause),
     )
     return tuple(
@@ -57,20 +57,20 @@ def _engines() -> tuple[Panel, ...]:
     first, gap = (gauge(f"model:engine_{name}_seconds:p99_rate1m", ON_NODE) for name in ("ttft", "itl"))
     full = ((0.92, "orange"),)
     return (
-        Panel("Tokens generated a second", (tokens,), width=12, stacked=True),
+        Panel("Generated tokens per second", (tokens,), width=12, stacked=True),
         Panel("Requests running and waiting", queue, width=12),
-        Panel("Time to first token, P99", (first,), "s"),
-        Panel("Time between tokens, P99", (gap,), "s"),
-        Panel("KV cache in use, fullest engine", (usage,), "percentunit", maximum=1, steps=full),
+        Panel("TTFT P99", (first,), "s"),
+        Panel("ITL P99", (gap,), "s"),
+        Panel("KV cache usage, fullest engine", (usage,), "percentunit", maximum=1, steps=full),
     )
 
 
 def _cards() -> tuple[Panel, ...]:
     wanted = (
-        ("Busy", "gpu:busy:ratio", "percentunit", 1),
-        ("Memory in use", "gpu:memory_used:ratio", "percentunit", 1),
-        ("Power", "gpu:power_watts:max", "watt", None),
-        ("To the temperature limit", "gpu:temperature_margin_celsius:min", "celsius", None),
+        ("Card utilization", "gpu:busy:ratio", "percentunit", 1),
+        ("Card memory usage", "gpu:memory_used:ratio", "percentunit", 1),
+        ("Card power", "gpu:power_watts:max", "watt", None),
+        ("Margin to temperature limit", "gpu:temperature_margin_celsius:min", "celsius", None),
     )
     return tuple(
         Panel(title, (gauge(name, ON_NODE, CARD),), unit, width=6, maximum=most, empty="no card")

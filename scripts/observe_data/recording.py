@@ -1,13 +1,13 @@
 """Recording rules: one vocabulary over engines and cards, quantiles over a minute, joules per token.
 
 Names as Prometheus recommends: level:metric:operations. `model` is one model on one server, `gpu` one card, `run` one
-of cadenza's own.
+run of cadenza.
 """
 
 from typing import NamedTuple
 
-from cadenza.observe import vocabulary as words
-from cadenza.observe.vocabulary import Series, by_model, card, card_over, now, quantile, rate
+from observe_data import vocabulary as words
+from observe_data.vocabulary import Series, by_model, card, card_over, now, quantile, rate
 
 QUANTILES = ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
 VRAM = 'pool="vram"'
@@ -27,7 +27,7 @@ _STATE = (
         "model:engine_requests_in_system:sum",
         "model:engine_requests_running:sum + model:engine_requests_waiting:sum",
     ),
-    # A maximum: the sum or mean of several engines' shares says nothing about the one that is full.
+    # A maximum: a sum or mean over engines hides the one that is full.
     Recording("model:engine_kv_usage:max", by_model(now(words.KV_USAGE), "max")),
     Recording("model:engine_generation_tokens:rate1m", by_model(rate(words.GENERATED_TOKENS, "1m"))),
     Recording("model:engine_prompt_tokens:rate1m", by_model(rate(words.PROMPT_TOKENS, "1m"))),
@@ -39,7 +39,7 @@ _STATE = (
         f"/ ({by_model('rate(vllm:prefix_cache_queries_total[5m])')} > 0)\n"
         f"or {by_model('sglang:cache_hit_rate', 'max')}",
     ),
-    # What the engines make of a run's model while it goes on, whoever asks: the series of a run names no engine.
+    # Tokens of the run's model on all engines, from any client: the series of a run names no engine.
     Recording(
         "run:engine_generation_tokens:rate1m",
         "max by (node, run, model) (cadenza_run_info)\n* on (model) group_left ()\nsum by (model) (\n"
@@ -55,16 +55,16 @@ _CARDS = (
     Recording("gpu:busy:ratio", f"max by (node, gpu) ({card('busy_ratio')})"),
     Recording(
         "gpu:memory_used:ratio",
-        f"max by (node, gpu) (\n  ({card('memory_used_bytes', VRAM)})\n  / ({card('memory_size_bytes', VRAM)})\n)",
+        f"max by (node, gpu) (\n  {card('memory_used_bytes', VRAM)}\n  / {card('memory_size_bytes', VRAM)}\n)",
     ),
     Recording("gpu:power_watts:max", f"max by (node, gpu) ({card('power_watts')})"),
     Recording(
         "gpu:temperature_margin_celsius:min",
-        "min by (node, gpu) (\n  (" + card("temperature_limit_celsius", CRITICAL) + ")\n"
-        "  - ignoring (limit) (" + card("temperature_celsius") + ")\n)",
+        f"min by (node, gpu) (\n  {card('temperature_limit_celsius', CRITICAL)}\n"
+        f"  - ignoring (limit) {card('temperature_celsius')}\n)",
     ),
     Recording("node:gpu_power_watts:sum", "sum by (node) (gpu:power_watts:max)"),
-    # By the card's own counter where it has one that moves.
+    # By the card's energy counter where it has one that increases.
     Recording(
         "gpu:power_watts:mean1m",
         f"max by (node, gpu) ({card_over('rate', 'energy_joules_total', '1m')}) > 0\n"
@@ -72,13 +72,13 @@ _CARDS = (
     ),
     Recording("node:engine_generation_tokens:rate1m", "sum by (node) (model:engine_generation_tokens:rate1m)"),
     Recording("node:engine_requests_running:sum", "sum by (node) (model:engine_requests_running:sum)"),
-    # The minute's energy over the minute's tokens, of a minute without a pause: else what the cards take while nobody
-    # asks would stand over the few tokens before and after it.
+    # Energy over tokens of the last minute, only if requests ran through all of it: otherwise idle energy would be
+    # divided by few tokens.
     Recording(
         "node:gpu_energy_per_token:joules",
         "sum by (node) (gpu:power_watts:mean1m) / on (node) (node:engine_generation_tokens:rate1m > 0)\n"
         "and on (node) min_over_time(node:engine_requests_running:sum[1m]) > 0\n"
-        # The minute has a beginning, too: after a start of Prometheus there is less than one.
+        # After a start of Prometheus there is less than a minute of data.
         "and on (node) node:engine_requests_running:sum offset 1m > 0",
     ),
 )

@@ -1,11 +1,11 @@
-"""The dashboard of the cards, each in a row of its own; the kernel log, the host and the exporter under them."""
+"""The dashboard of the cards: one row per card, then kernel log, host and exporter."""
 
-from cadenza.observe.grafana import Json, Panel, Query, Section, dashboard
-from cadenza.observe.panels import ALERT_NOTE, EVENT_NOTE, GPUS, LOAD_NOTE, NODES, OF_CARD, ON_NODE, RUN_NOTE, WINDOW
-from cadenza.observe.rules import CRITICAL, VRAM
-from cadenza.observe.vocabulary import card, card_over
+from observe_data.grafana import Json, Panel, Query, Section, dashboard
+from observe_data.panels import ALERT_NOTE, EVENT_NOTE, GPUS, LOAD_NOTE, NODES, OF_CARD, ON_NODE, RUN_NOTE, WINDOW
+from observe_data.recording import CRITICAL, VRAM
+from observe_data.vocabulary import card, card_over
 
-_NONE = "not told by this card"
+_NONE = "not reported by this card"
 
 
 def gpu() -> Json:
@@ -16,7 +16,7 @@ def gpu() -> Json:
         Section("Host", _host()),
         Section("Exporter", _exporter()),
     )
-    text = "Each card in a row of its own, by PCI address; the host under it; what the exporter could not read."
+    text = "One row per card, by PCI address; kernel log, host and exporter below."
     return dashboard(
         "cadenza-gpu", "cadenza: cards", text, sections, (NODES, GPUS), (LOAD_NOTE, RUN_NOTE, ALERT_NOTE, EVENT_NOTE)
     )
@@ -35,44 +35,44 @@ def _work() -> tuple[Panel, ...]:
     )
     power = (_of("power_watts", "{{type}}"), _of("power_cap_watts", "cap"))
     throttled, red = _of("throttled", "{{reason}}"), ((1, "red"),)
-    rpm = Query(f"amdgpu_fan_speed_rpm{{{OF_CARD}}}", "fan")
-    fanless = "no fan of its own"
+    rpm = Query(card("fan_speed_rpm", OF_CARD), "fan")
+    fanless = "no fan"
     return (
-        Panel("Busy", busy, "percentunit", width=6, maximum=1, empty=_NONE),
-        Panel("Memory", memory, "bytes", width=6, empty=_NONE),
+        Panel("Utilization", busy, "percentunit", width=6, maximum=1, empty=_NONE),
+        Panel("Memory usage", memory, "bytes", width=6, empty=_NONE),
         Panel("Temperature", heat, "celsius", width=6, empty=_NONE),
         Panel("Power", power, "watt", width=6, empty=_NONE),
         Panel("Clocks", (_of("clock_hertz", "{{domain}}"),), "hertz", width=6, empty=_NONE),
-        Panel("Throttled", (throttled,), type="state-timeline", width=6, steps=red, maximum=1, empty=_NONE),
-        Panel("Fan", (_of("fan_ratio", "fan"),), "percentunit", width=6, maximum=1, empty=fanless),
+        Panel("Throttling by reason", (throttled,), type="state-timeline", width=6, steps=red, maximum=1, empty=_NONE),
+        Panel("Fan duty", (_of("fan_ratio", "fan"),), "percentunit", width=6, maximum=1, empty=fanless),
         Panel("Fan speed", (rpm,), "rotrpm", width=6, empty=fanless),
     )
 
 
 def _link() -> tuple[Panel, ...]:
     traffic = (_of("pcie_received_bytes_per_second", "received"), _of("pcie_sent_bytes_per_second", "sent"))
-    replays = Query(card_over("rate", "pcie_replays_total", WINDOW, OF_CARD), "replays a second")
-    ras = Query(f"sum by (block, severity) (amdgpu_ras_errors_total{{{OF_CARD}}})", "{{severity}} in {{block}}")
+    replays = Query(card_over("rate", "pcie_replays_total", WINDOW, OF_CARD), "replays per second")
+    ras = Query(f"sum by (block, severity) (gpu_ras_errors_total{{{OF_CARD}}})", "{{severity}} in {{block}}")
     speed = _of("pcie_link_speed_transfers_per_second", "{{state}}")
-    idle = "An idle link slows down."
-    facts = Query(f"amdgpu_info{{{OF_CARD}}} or nvidia_info{{{OF_CARD}}}", "there", True)
+    idle = "The link speed drops at idle by design."
+    facts = Query(card("info", OF_CARD), "present", True)
     return (
-        Panel("PCIe lanes", (_of("pcie_link_width_lanes", "{{state}}"),), width=6, empty=_NONE),
-        Panel("PCIe speed, transfers a second", (speed,), width=6, empty=_NONE, description=idle),
-        Panel("PCIe traffic, upper bound", traffic, "Bps", width=6, empty=_NONE),
+        Panel("PCIe link width", (_of("pcie_link_width_lanes", "{{state}}"),), width=6, empty=_NONE),
+        Panel("PCIe link speed, transfers per second", (speed,), width=6, empty=_NONE, description=idle),
+        Panel("PCIe traffic (upper bound)", traffic, "Bps", width=6, empty=_NONE),
         Panel("PCIe replays", (replays,), width=6, empty=_NONE),
         Panel("Memory errors", (ras,), width=6, empty=_NONE),
-        Panel("What it is", (facts,), type="table", width=18, empty=_NONE),
+        Panel("Card details", (facts,), type="table", width=18, empty=_NONE),
     )
 
 
 def _kernel() -> tuple[Panel, ...]:
     events = Query(f"sum by (event, gpu) (cadenza_kernel_events_total{{{ON_NODE}}}) > 0", "{{event}} {{gpu}}")
     lost = Query(f"cadenza_kernel_log_lost_total{{{ON_NODE}}}", "{{node}}")
-    since = "Kernel events since the exporter started"
+    since = "Kernel events since exporter start"
     return (
         Panel(since, (events,), width=12, empty="none"),
-        Panel("Kernel log lines lost", (lost,), width=12, empty="the journal and dmesg's text do not tell"),
+        Panel("Kernel log lines lost", (lost,), width=12, empty="not reported by the journal or by dmesg"),
     )
 
 
@@ -87,9 +87,9 @@ def _host() -> tuple[Panel, ...]:
         for way in ("received", "sent")
     )
     return (
-        Panel("CPU", (cpu,), "percentunit", maximum=1, stacked=True, empty="not told"),
-        Panel("Memory of the host", memory, "bytes", empty="not told"),
-        Panel("Network", network, "Bps", empty="not told"),
+        Panel("Host CPU", (cpu,), "percentunit", maximum=1, stacked=True, empty="no data"),
+        Panel("Host memory", memory, "bytes", empty="no data"),
+        Panel("Host network", network, "Bps", empty="no data"),
     )
 
 
@@ -103,8 +103,8 @@ def _exporter() -> tuple[Panel, ...]:
     missing = f"sum by (collector, reason) (rate(cadenza_collector_missing_total{{{ON_NODE}}}[{WINDOW}]))"
     failed, old = ((1, "red"),), ((30, "red"),)
     return (
-        Panel("Collectors that fail", (fails,), type="state-timeline", width=6, steps=failed, empty="no exporter"),
-        Panel("A round takes", (takes,), "s", width=6, empty="no exporter"),
-        Panel("Age of the values", (age,), "s", width=6, steps=old, empty="no exporter"),
-        Panel("Not to be had", (Query(missing, "{{reason}} {{collector}}"),), width=6, empty="nothing is missing"),
+        Panel("Failing collectors", (fails,), type="state-timeline", width=6, steps=failed, empty="no exporter"),
+        Panel("Collector round duration", (takes,), "s", width=6, empty="no exporter"),
+        Panel("Age of collected values", (age,), "s", width=6, steps=old, empty="no exporter"),
+        Panel("Unreadable values by reason", (Query(missing, "{{reason}} {{collector}}"),), width=6, empty="none"),
     )
