@@ -58,6 +58,22 @@ def test_a_window_of_four_responses_is_no_evidence() -> None:
     assert not found.is_stable
 
 
+def bursts(every_ms: float) -> list[Record]:
+    """25 at once at 0 ms and at 1,000 ms, answered one by one, and a last one that is due at 1,500 ms."""
+    rows = [rec(25 * b + k, 1000.0 * b, [1000.0 * b + every_ms * (k + 1)]) for b in range(2) for k in range(25)]
+    return [*rows, rec(50, 1500.0, [1600.0 + every_ms])]
+
+
+def test_three_responses_are_enough_where_the_server_did_half_as_much_again_as_arrives() -> None:
+    """One answer each 24 ms is 41.7 a second; the mean latency is that of the middle one, 13 · 24 ms."""
+    clear, near = (stability(bursts(24), rate) for rate in (25, 30))
+    assert clear.window_responses == pytest.approx(1500 / (13 * 24), rel=0.02)
+    assert clear.completed_per_s == pytest.approx(1000 / 24, rel=0.1)
+    assert (clear.grows, near.grows) == (False, False)
+    assert (clear.needed_responses, near.needed_responses) == (3, 5)  # 41.7 is 1.67 times 25 and 1.39 times 30
+    assert (clear.is_stable, near.is_stable) == (True, False)
+
+
 def at_load(load: float, seed: int) -> Stability:
     server, n, warmup = Server(slots=8, seed=seed), 128, 64
     rng, rate = np.random.default_rng(seed), load * server.capacity_per_s(32)
