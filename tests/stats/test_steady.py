@@ -198,8 +198,8 @@ def test_the_unit_of_the_values_changes_nothing(values: list[int], scale: float,
 def test_the_memory_of_a_closed_loop_grows_with_the_scatter_of_its_lengths() -> None:
     """Lengths of 1 and 3: mean 2, standard deviation 1, CV ½. Of four slots half of that counts."""
     two = np.array([1.0, 3.0] * 10)
-    assert memory_of(4, two) == pytest.approx(0.1 * (1 + 0.5 * 0.5))
-    assert memory_of(64, two) == pytest.approx(0.1 * (1 + 0.5 * 62 / 64))
+    assert memory_of(4, two) == pytest.approx(0.1 + 0.06 * 0.5 * 0.5)
+    assert memory_of(64, two) == pytest.approx(0.1 + 0.06 * 0.5 * 62 / 64)
     assert memory_of(2, two) == memory_of(1, two) == memory_of(64, np.full(20, 32.0)) == pytest.approx(0.1)
     assert memory_of(64, np.empty(0)) == pytest.approx(0.1)
 

@@ -34,9 +34,9 @@ MAX_LAG1 = 0.97
 # Of a shape that leaves less than this share of the variance, what is left is how normal scores bend it, and no noise:
 # its lag-1 correlation counts up to 0.6.
 CLEAR_SHARE, CLEAR_LAG1 = 0.1, 0.6
-# Added to the lag-1 correlation for what AR(1) does not know, and of a closed loop as much again for each unit of the
-# lengths' coefficient of variation (`memory_of`).
-LONGER_MEMORY = 0.1
+# Added to the lag-1 correlation for what AR(1) does not know, and of a closed loop for each unit of its lengths'
+# coefficient of variation (`memory_of`).
+LONGER_MEMORY, MEMORY_PER_CV = 0.1, 0.06
 
 Kind = Literal["transient", "step", "dip", "bump", "wave", "trend"]
 
@@ -96,7 +96,7 @@ def can_judge(n: int, round_size: float = 1) -> bool:
 
 
 def memory_of(slots: int, lengths: Floats) -> float:
-    """**Longer memory** of a closed loop: 0.1 · (1 + CV · (1 − 2 / C)), added to the lag-1 correlation of its series.
+    """**Longer memory** of a closed loop: 0.1 + 0.06 · CV · (1 − 2 / C), added to the lag-1 correlation of its series.
 
     `lengths` (n,) output tokens of its requests, CV their coefficient of variation, C = `slots`. A long answer holds
     its slot for many rounds, so fewer requests join meanwhile and the step time stays lower: the noise remembers this
@@ -105,7 +105,7 @@ def memory_of(slots: int, lengths: Floats) -> float:
     """
     mean = float(lengths.mean()) if len(lengths) else 0.0
     spread = float(lengths.std()) / mean if mean > 0 else 0.0
-    return LONGER_MEMORY * (1 + spread * max(0.0, 1 - 2 / max(1, slots)))
+    return LONGER_MEMORY + MEMORY_PER_CV * spread * max(0.0, 1 - 2 / max(1, slots))
 
 
 def find_change(
