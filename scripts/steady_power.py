@@ -16,7 +16,7 @@ import numpy as np
 
 from cadenza.record import Outcome, Phase, Record
 from cadenza.stats.columns import Floats
-from cadenza.stats.steady import LONGER_MEMORY, find_change, memory_of
+from cadenza.stats.steady import LONGER_MEMORY, closed_round, find_change, memory_of
 
 Judge = Callable[[Floats, float, float, float], bool]
 # A healthy point: its TTFT and TPOT, requests to a round, and what is added to the lag-1 correlation.
@@ -102,7 +102,8 @@ def series_of(records: list[Record], slots: int | None) -> Series:
     tpot = np.array([span / count if count else np.nan for span, count in gaps])
     if slots is None:
         return ttft, tpot, float((done - sent).sum() / (sent.max() - sent.min())), LONGER_MEMORY
-    return ttft, tpot, slots, memory_of(slots, np.array([row.output_tokens for row in rows], dtype=np.float64))
+    tokens = np.array([row.output_tokens for row in rows], dtype=np.float64)
+    return ttft, tpot, closed_round(slots, tokens), memory_of(slots, tokens)
 
 
 def healthy(judges: list[Judge], sizes: list[int], seeds: range) -> None:
@@ -132,7 +133,7 @@ def healthy(judges: list[Judge], sizes: list[int], seeds: range) -> None:
 
 
 def closed(seeds: range) -> None:
-    """Heavy-tailed lengths in closed loops: TPOT as it is, and with shapes planted, by the memory of 0.1 and by CV."""
+    """Heavy-tailed lengths in closed loops: TPOT as it is, and with shapes planted; a round of C and a memory of 0.1, then by CV."""
     from support.batching import Server, closed_records, heavy
 
     shapes = [shape for shape in SHAPES if shape != "no change"]
@@ -140,11 +141,11 @@ def closed(seeds: range) -> None:
     print("| :--- |" + " ---: |" * (2 + len(shapes)))
     for slots, n in ((4, 128), (16, 192), (16, 500), (64, 768)):
         records = (closed_records(Server(seed=s), slots, heavy(), warmup=2 * slots, measured=n, seed=s) for s in seeds)
-        runs = [(tpot, memory) for _, tpot, _, memory in (series_of(rows, slots) for rows in records)]
+        runs = [series_of(rows, slots)[1:] for rows in records]
         cells = []
         for shape in ("no change", *shapes):
-            drawn = [(SHAPES[shape](np.arange(len(v)) / len(v)) * v, memory) for v, memory in runs]
-            pairs = [(now(v, slots, 0.05), now(v, slots, 0.05, memory)) for v, memory in drawn]
+            drawn = [(SHAPES[shape](np.arange(len(v)) / len(v)) * v, around, memory) for v, around, memory in runs]
+            pairs = [(now(v, slots, 0.05), now(v, around, 0.05, memory)) for v, around, memory in drawn]
             percents = 100 * np.mean(pairs, axis=0)
             cells.append(" → ".join(f"{percent:.{shape == 'no change':d}f}" for percent in percents))
         print(f"| C = {slots}, heavy, n = {n} | {len(runs)} | " + " | ".join(cells) + " |", flush=True)

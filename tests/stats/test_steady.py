@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cadenza.stats.columns import Floats
-from cadenza.stats.steady import Change, can_judge, find_change, memory_of
+from cadenza.stats.steady import Change, can_judge, closed_round, find_change, memory_of
 
 LEVEL = 40.0  # ms
 
@@ -202,6 +202,13 @@ def test_the_memory_of_a_closed_loop_grows_with_the_scatter_of_its_lengths() -> 
     assert memory_of(64, two) == pytest.approx(0.1 + 0.06 * 0.5 * 62 / 64)
     assert memory_of(2, two) == memory_of(1, two) == memory_of(64, np.full(20, 32.0)) == pytest.approx(0.1)
     assert memory_of(64, np.empty(0)) == pytest.approx(0.1)
+
+
+def test_the_round_of_a_closed_loop_grows_with_the_scatter_of_its_lengths() -> None:
+    """One length of 16 tokens to 15 of none: mean 1, variance 15, so that (1 + CV²)^¼ = 2."""
+    assert closed_round(16, np.array([16.0] + [0.0] * 15)) == 32
+    assert closed_round(16, np.full(20, 32.0)) == closed_round(16, np.empty(0)) == 16
+    assert closed_round(4, np.array([1.0, 3.0])) == 4  # 4 · 1.25^¼ = 4.23
 
 
 @pytest.mark.parametrize("shape", ["step", "bump", "wave", "trend"])

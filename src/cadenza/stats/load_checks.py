@@ -12,7 +12,7 @@ from cadenza.stats.intervals import mean_interval
 from cadenza.stats.population import Followed, censored, follow_tpot, follow_ttft, population, was_held
 from cadenza.stats.rounds import rounds_of
 from cadenza.stats.stability import Stability, assess_stability
-from cadenza.stats.steady import LONGER_MEMORY, Change, can_judge, find_change, memory_of
+from cadenza.stats.steady import LONGER_MEMORY, Change, can_judge, closed_round, find_change, memory_of
 from cadenza.stats.verdict import Check, Verdict, check
 from cadenza.stats.window import Window
 
@@ -93,7 +93,8 @@ def _round_sizes(point: Point, columns: Columns, window: Window) -> dict[str, in
     """
     rounds = rounds_of(point, columns, window)
     if point.load is LoadLabel.CLOSED:
-        return {"TPOT": rounds.in_flight, "TTFT": rounds.in_flight}
+        size = closed_round(rounds.in_flight, _lengths(columns))
+        return {"TPOT": size, "TTFT": size}
     return {"TPOT": max(rounds.in_flight, -(-rounds.size // OPEN_TPOT_SHARE)), "TTFT": OPEN_TTFT_ROUNDS * rounds.size}
 
 
@@ -101,7 +102,12 @@ def _memory(point: Point, columns: Columns) -> float:
     """What is added to the lag-1 correlation of the series. An open loop's longer memory is in its longer rounds."""
     if point.load is not LoadLabel.CLOSED:
         return LONGER_MEMORY
-    return memory_of(point.concurrency or 1, columns.output_tok[columns.measured & columns.ok].astype(np.float64))
+    return memory_of(point.concurrency or 1, _lengths(columns))
+
+
+def _lengths(columns: Columns) -> Floats:
+    """(n,) output tokens of the measured `ok` requests."""
+    return columns.output_tok[columns.measured & columns.ok].astype(np.float64)
 
 
 def _series(point: Point, columns: Columns) -> list[tuple[str, Followed]]:

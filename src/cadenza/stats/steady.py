@@ -95,17 +95,29 @@ def can_judge(n: int, round_size: float = 1) -> bool:
     return n >= MIN_VALUES and n >= MIN_ROUNDS * round_size
 
 
+def closed_round(slots: int, lengths: Floats) -> int:
+    """**Round of the test** in a closed loop: ⌊C · (1 + CV²)^¼⌋ requests, C = `slots`.
+
+    `lengths` (n,) output tokens of its requests, CV their coefficient of variation. Shorter than the C · (1 + CV²) over
+    which those in flight are replaced (`intervals.round_of`), six of which few runs have; `memory_of` is for the rest.
+    """
+    return max(1, math.floor(slots * (1 + _variation(lengths) ** 2) ** 0.25))
+
+
 def memory_of(slots: int, lengths: Floats) -> float:
     """**Longer memory** of a closed loop: 0.1 + 0.06 · CV · (1 − 2 / C), added to the lag-1 correlation of its series.
 
-    `lengths` (n,) output tokens of its requests, CV their coefficient of variation, C = `slots`. A long answer holds
-    its slot for many rounds, so fewer requests join meanwhile and the step time stays lower: the noise remembers this
-    for longer than one lag says. With two slots a batch is one request, whose own scatter hides it. The factor was
-    chosen in simulation (docs/results/steady.md). No length: 0.1.
+    A long answer holds its slot for many rounds, so fewer requests join meanwhile and the step time stays lower: the
+    noise remembers this for longer than one lag says. With two slots a batch is one request, whose own scatter hides
+    it. Both this and `closed_round` were chosen in simulation (docs/results/steady.md). No length: 0.1.
     """
+    return LONGER_MEMORY + MEMORY_PER_CV * _variation(lengths) * max(0.0, 1 - 2 / max(1, slots))
+
+
+def _variation(lengths: Floats) -> float:
+    """Coefficient of variation; 0 of none."""
     mean = float(lengths.mean()) if len(lengths) else 0.0
-    spread = float(lengths.std()) / mean if mean > 0 else 0.0
-    return LONGER_MEMORY + MEMORY_PER_CV * spread * max(0.0, 1 - 2 / max(1, slots))
+    return float(lengths.std()) / mean if mean > 0 else 0.0
 
 
 def find_change(
