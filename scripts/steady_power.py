@@ -133,7 +133,7 @@ def healthy(judges: list[Judge], sizes: list[int], seeds: range) -> None:
 
 
 def closed(seeds: range) -> None:
-    """Heavy-tailed lengths in closed loops: TPOT as it is, and with shapes planted; a round of C and a memory of 0.1, then by CV."""
+    """Heavy-tailed lengths in closed loops, healthy and with planted shapes: a round of C, memory 0.1 → both by CV."""
     from support.batching import Server, closed_records, heavy
 
     shapes = [shape for shape in SHAPES if shape != "no change"]

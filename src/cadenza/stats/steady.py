@@ -101,7 +101,7 @@ def closed_round(slots: int, lengths: Floats) -> int:
     `lengths` (n,) output tokens of its requests, CV their coefficient of variation. Shorter than the C · (1 + CV²) over
     which those in flight are replaced (`intervals.round_of`), six of which few runs have; `memory_of` is for the rest.
     """
-    return max(1, math.floor(slots * (1 + _variation(lengths) ** 2) ** 0.25))
+    return max(1, math.floor(slots * math.pow(1 + _variation(lengths) ** 2, 0.25)))
 
 
 def memory_of(slots: int, lengths: Floats) -> float:
