@@ -286,22 +286,18 @@ MEANS = {"uniform": 32.0, "fixed": 32.0, "heavy": 32.49999}
 def long_run(law: str, slots: int, seeds: range) -> dict[str, float]:
     """What is true of a closed loop, from long runs with other seeds: all sent after 20 rounds, 60 rounds of them.
 
-    Requests/s are the tokens of their windows over the law's mean, and mean latency is C over those (Little's law; a
-    slot is refilled at once): counts of so few heavy-tailed requests would miss the truth by 1 to 5 % themselves. With
+    Requests/s are in closed form, of the law's mean length with all slots taken, and mean latency is C over those
+    (Little's law; a slot is refilled at once): heavy-tailed runs would miss the truth by 1 to 5 % themselves. With
     equal lengths a run keeps its draw of the slots' phases: a percentile is the mean of the runs' own.
     """
     ttft: list[Floats] = []
     latency: list[Floats] = []
-    tokens, span_s = 0, 0.0
     for seed in seeds:
         _, records = closed_run(law, slots, 60 * slots, 10**7 + seed, rounds=20)
         rows = [row for row in records if row.phase is Phase.MEASURE and row.sent_ns is not None]
         ttft.append(np.array([(row.event_ns[0] - (row.sent_ns or 0)) / MS for row in rows]))
         latency.append(np.array([(row.event_ns[-1] - (row.sent_ns or 0)) / MS for row in rows]))
-        start, end = (rows[place].sent_ns or 0 for place in (0, -1))
-        tokens += sum(int(np.diff(np.searchsorted(row.event_ns, [start, end], side="right"))[0]) for row in records)
-        span_s += (end - start) / 1e9
-    per_s = tokens / span_s / MEANS[law]
+    per_s = Server(slots=slots).capacity_per_s(MEANS[law])
     found = {"TTFT mean": float(np.mean(np.concatenate(ttft))), "latency mean": 1000 * slots / per_s}
     for name, runs in (("TTFT P95", ttft), ("latency P95", latency)):
         each = runs if law == "fixed" else [np.concatenate(runs)]
