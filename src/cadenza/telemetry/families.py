@@ -3,7 +3,7 @@
 The exporter's HELP lines, the dashboards' queries, the alerts and the lint over them all come from this one table.
 Names: base units, one unit a name, `_total` for counters, constant facts in an `_info` series. `gpu` is the card's PCI
 address (0000:43:00.0), which survives a reboot; card numbers, tool indices and KFD nodes do not, and stand in
-`gpu_info`. `vendor` is amd or nvidia. docs/exporter.md maps the families to OpenTelemetry's `hw.gpu.*`.
+`gpu_info`. `vendor` is amd or nvidia. docs/how-to/export-metrics.md maps them to OpenTelemetry.
 """
 
 from typing import Literal, NamedTuple
