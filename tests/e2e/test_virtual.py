@@ -26,7 +26,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A folder of its own, and neither engine process nor socket nor sleep."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("cadenza.cli.reach.child.start", forbidden)  # imports what would else be imported below
+    monkeypatch.setattr("cadenza.measure.reach.child.start", forbidden)  # imports what would else be imported below
     monkeypatch.setattr(socket, "socket", forbidden)
     monkeypatch.setattr(socket, "create_connection", forbidden)
     monkeypatch.setattr(time, "sleep", forbidden)

@@ -10,7 +10,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 from cadenza import __version__
-from cadenza.cli.signals import stop_on_signals
+from cadenza.measure.signals import stop_on_signals
 from cadenza.errors import CadenzaError, UsageError
 from cadenza.live.announce import RunCollector
 from cadenza.telemetry.cards import amd_smi, rocm_smi

@@ -14,8 +14,8 @@ from cadenza import __version__
 from cadenza.analysis.summary import Summary, to_json
 from cadenza.analysis.verdict import Verdict
 from cadenza.cli.main import EXIT_INTERRUPTED
-from cadenza.cli.reach import Reached, reach
-from cadenza.cli.signals import stop_on_signals
+from cadenza.measure.reach import Reached, reach
+from cadenza.measure.signals import stop_on_signals
 from cadenza.engine.api.api import Face
 from cadenza.engine.laws.catalogue import find_domains
 from cadenza.engine.profile import load as load_profile

@@ -124,7 +124,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _up(args: argparse.Namespace) -> int:
-    from cadenza.cli.signals import stop_on_signals
+    from cadenza.measure.signals import stop_on_signals
     from cadenza.observe.up import run as run_servers
 
     lock, gone = threading.Lock(), threading.Event()

@@ -65,7 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Show it until interrupted, or until the run is over. UsageError for arguments that make no sense; TargetError
     for a server that is not there at the beginning. The exit code."""
-    from cadenza.cli.signals import stop_on_signals
+    from cadenza.measure.signals import stop_on_signals
 
     _check(args)
     with contextlib.ExitStack() as stack:
