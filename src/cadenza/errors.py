@@ -42,10 +42,9 @@ class SettingError(UsageError, ValueError):
         super().__init__(self.describe({}))
 
     def describe(self, names: Mapping[str, str], given: str | None = None) -> str:
-        """The sentence with `names` (field → flag) for the settings' names, and `given` as the text that was typed."""
+        """The sentence with `names` (field → flag) for the settings; `given`: what the flag was given."""
         value = f"{self.value:g}" if isinstance(self.value, float) else str(self.value)
-        name = names.get(self.field)
-        subject = f"{self.field} = {value}" if name is None else f"{name} {value if given is None else given!r}"
+        subject = f"{self.field} = {value}" if given is None else f"{names[self.field]} {given!r}"
         return self._sentence.format_map(_Names(names, subject=subject, allowed=self.allowed or ""))
 
 

@@ -18,6 +18,10 @@ CACHES = ("unique", "reuse")
 # A law may have variants, written after a colon; which of them there are depends on the profile.
 TIMINGS = ("calibrated", "physics", "measured")
 WEEK_S = 604_800.0
+# Measured where a spec names neither a server nor an engine.
+DEFAULT_ENGINE = "mi50-rx6900xt"
+# The environment variable that holds the API key.
+KEY_VARIABLE = "CADENZA_API_KEY"
 
 
 def _whole(field: str, value: Any, low: int, also: str = "") -> int:
@@ -112,6 +116,8 @@ class Telemetry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         _number("telemetry.interval_s", self.interval_s, "a time from 0.05 s to 1 h", 0.05, 3600.0)
         _texts("telemetry.root", (self.root,))
+        if self.metrics_url is not None:
+            _texts("telemetry.metrics_url", (self.metrics_url,))
         _switch("telemetry.off", self.off)
 
 
@@ -197,6 +203,12 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             _texts(name, (getattr(self, name),))
         for name in ("virtual", "ignore_eos", "verify_tls"):
             _switch(name, getattr(self, name))
+        for name in ("engine", "timing"):
+            if getattr(self, name) is not None:
+                _texts(name, (getattr(self, name),))
+        for name, table in _TABLES.items():
+            if not isinstance(value := getattr(self, name), table) and not (name == "slo" and value is None):
+                raise SettingError(name, value, "a table of settings")
         _one_of("api", self.api, APIS)
         _one_of("cache", self.cache, CACHES)
         if self.timing is not None:
@@ -231,7 +243,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         _whole("seed", self.seed, 0)
         if self.output_tokens is None:
             return
-        if len(self.output_tokens) != 2 or not 1 <= self.output_tokens[0] <= self.output_tokens[1]:
+        ends = [_whole("output_tokens", value, 1) for value in self.output_tokens]
+        if len(ends) != 2 or ends[0] > ends[1]:
             shown = ":".join(map(str, self.output_tokens))
             raise SettingError("output_tokens", shown, "LO:HI, 1 <= LO <= HI", "{subject}: LO must be from 1 to HI")
 
@@ -286,9 +299,9 @@ def _as_tuple(name: str, value: Any) -> Any:
 
 
 def make_spec(settings: Mapping[str, Any]) -> Spec:
-    """The spec with these fields, as a TOML file or a dict has them: tables are dicts, numbers may be texts.
+    """The spec with these fields, as a TOML file or a dict has them: the nested values may be dicts.
 
-    UsageError: an unknown name (with the closest known one), or a value of another type. SettingError: as `Spec`.
+    UsageError: an unknown name, with the closest known one. SettingError: as `Spec`.
 
     >>> make_spec({"concurency": [1]})
     Traceback (most recent call last):
@@ -302,14 +315,12 @@ def make_spec(settings: Mapping[str, Any]) -> Spec:
         for name in given:
             if name not in known:
                 close = did_you_mean(str(name), known)
-                raise UsageError(f"unknown setting {ascii(prefix + str(name))}{close}")
-    fields = {name: _as_tuple(name, value) if name in _SEQUENCES else value for name, value in settings.items()}
-    try:
-        return msgspec.convert(fields, type=Spec, strict=False)
-    except msgspec.ValidationError as error:
-        if isinstance(error.__cause__, SettingError):
-            raise error.__cause__ from None
-        raise UsageError(f"a setting is invalid: {ascii(str(error))[1:-1]}") from None
+                raise UsageError(f"unknown setting {prefix + str(name)!r}{close}")
+    fields = dict(settings)
+    for name, table in _TABLES.items():
+        if isinstance(value := fields.get(name), Mapping):
+            fields[name] = table(**value)
+    return Spec(**fields)
 
 
 class Credentials:

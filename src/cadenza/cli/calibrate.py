@@ -21,8 +21,8 @@ def run(args: argparse.Namespace) -> int:
     import numpy as np
 
     from cadenza.cli.main import EXIT_INTERRUPTED
-    from cadenza.measure.signals import stop_on_signals
     from cadenza.measure.calibrate import Step, calibrate
+    from cadenza.measure.signals import stop_on_signals
     from cadenza.store.calibration import keep_calibration
 
     def watch(step: Step) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 from cadenza import __version__
-from cadenza.measure.signals import stop_on_signals
 from cadenza.errors import CadenzaError, UsageError
 from cadenza.live.announce import RunCollector
+from cadenza.measure.signals import stop_on_signals
 from cadenza.telemetry.cards import amd_smi, rocm_smi
 from cadenza.telemetry.cards.amdgpu import AmdgpuCollector
 from cadenza.telemetry.cards.drm import find_cards

@@ -40,12 +40,14 @@ class _ModelFit(NamedTuple):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments to `parser`."""
+    from cadenza.cli.flags import RUN_HELP
+
     parser.description = (
         "Make an engine profile of the measured law from a run: a row for each load, with the spread of its latencies. "
         "Only VALID and SUSPECT points are used. The profile goes to FILE, or to stdout. To stderr go its "
         "in-sample residuals, and its out-of-sample errors at loads that are left out of the fit."
     )
-    parser.add_argument("run", metavar="RUN", help="folder of the run")
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument("-o", "--out", metavar="FILE", help="new file for the profile, NAME.toml (default: stdout)")
     parser.add_argument(
         "--json", action="store_true", help="print the profile, its residuals and its out-of-sample errors as JSON"
@@ -58,10 +60,12 @@ def run(args: argparse.Namespace) -> int:
 
     from cadenza.errors import UsageError
     from cadenza.report.profile import render
+    from cadenza.store.names import find_run
     from cadenza.store.rundir import read_run
 
-    found = read_run(Path(args.run))
-    name = Path(args.run).resolve().name
+    path = find_run(args.run)
+    found = read_run(path)
+    name = path.resolve().name
     used, left_out = _read_points(found)
     for told in left_out:
         _say(f"cadenza: left out: {told}")
@@ -69,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         _say(f"cadenza: {found.broken_lines} line(s) of the records are cut off and left out")
     if not used:
         raise UsageError(
-            f"{args.run} has no point to fit: none is VALID or SUSPECT and has answers of two tokens (`cadenza check`)"
+            f"{path} has no point to fit: none is VALID or SUSPECT and has answers of two tokens (`cadenza check`)"
         )
     models = {model: _fit_model(found, name, model, points) for model, points in used.items()}
     profile = _profile(found, name, models)
