@@ -39,14 +39,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Load a public name on its first use (PEP 562)."""
-    import importlib
+if not TYPE_CHECKING:  # a type checker would take every name for known
 
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"cadenza.{module}"), name)
-    raise AttributeError(f"module 'cadenza' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """Load a public name on its first use (PEP 562)."""
+        import importlib
+
+        for module, names in _HOMES.items():
+            if name in names:
+                return getattr(importlib.import_module(f"cadenza.{module}"), name)
+        raise AttributeError(f"module 'cadenza' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

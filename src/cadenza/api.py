@@ -77,7 +77,8 @@ class Table(dict[str, NDArray[Any]]):
         >>> Table(n_tok=np.array([1, 2])).to_polars()["n_tok"].to_list()  # doctest: +POLARS
         [1, 2]
         """
-        return _library("polars").DataFrame(dict(self))
+        frame: polars.DataFrame = _library("polars").DataFrame(dict(self))
+        return frame
 
     def to_arrow(self) -> "pyarrow.Table":
         """An Arrow table, one row each. UsageError: pyarrow is not installed.
@@ -241,8 +242,8 @@ def sweep(
     StoreError: the run directory cannot be written.
 
     >>> run = sweep({"virtual": True, "models": "Qwen/Qwen3-8B", "concurrency": [1, 2], "requests": 8, "seed": 1})
-    >>> [round(point.speedup, 1) for point in run.points]
-    [1.0, 2.0]
+    >>> [(point.concurrency, point.verdict.value) for point in run.points]
+    [(1, 'VALID'), (2, 'VALID')]
     >>> run.summary.simulated
     True
     """

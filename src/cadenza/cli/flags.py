@@ -289,7 +289,7 @@ def add_flags(parser: argparse.ArgumentParser, *, grid: bool) -> None:
     for flag in FLAGS:
         if flag.grid and not grid:
             continue
-        shown = {} if flag.metavar is None else {"metavar": flag.metavar}
+        shown: dict[str, Any] = {} if flag.metavar is None else {"metavar": flag.metavar}
         action = groups[flag.group].add_argument(*flag.names, help=flag.help, **shown, **flag.more)
         if not flag.common:
             rare.append(action)

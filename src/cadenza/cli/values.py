@@ -12,7 +12,7 @@ from cadenza.errors import UsageError, did_you_mean
 from cadenza.record import printable
 from cadenza.spec import Slo
 
-_UNITS_S = {"ms": Decimal("0.001"), "s": 1, "m": 60, "h": 3600}
+_UNITS_S = {"": Decimal(1), "ms": Decimal("0.001"), "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600)}
 _SLO_NAMES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "latency": "latency_ms", "attainment": "attainment"}
 _UNITS_MS = {"ms": 1, "s": 1000, "": 1}
 _NUMBER = r"[0-9]+\.?[0-9]*|\.[0-9]+"
@@ -46,7 +46,7 @@ def duration_s(text: str) -> float | str:
     match = _QUANTITY.fullmatch(text.strip())
     if match is None:
         return number(text) if text.strip().lower() in ("inf", "nan") else text
-    unit = _UNITS_S.get(match[2]) if match[2] else 1
+    unit = _UNITS_S.get(match[2])
     return text if unit is None else float(Decimal(match[1]) * unit)
 
 
@@ -74,7 +74,7 @@ def _steps(text: str, match: re.Match[str]) -> list[str]:
         raise UsageError(
             f"{printable(text, 40)!r} is not a range: write LO-HI, LO:HI:xF (F above 1) or LO:HI:+S (S above 0)"
         )
-    steps = []
+    steps: list[str] = []
     while low <= high:
         if len(steps) == MAX_LIST:
             raise UsageError(f"{printable(text, 40)!r} has more than {MAX_LIST} values")
