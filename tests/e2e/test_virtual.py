@@ -151,7 +151,7 @@ def test_a_duration_is_in_virtual_time() -> None:
         (("--virtual", "--model", "none-such"), 3, "the embedded engine has no model 'none-such'; it has: Qwen/"),
         (("--virtual", "--url", "http://localhost:1"), 2, "--virtual is for the embedded engine"),
         (("--virtual", "--speed", "10"), 2, "--virtual and --speed exclude each other"),
-        (("--virtual", "--timing", "magic"), 2, "--timing knows calibrated, physics and measured, not 'magic'"),
+        (("--virtual", "--timing", "magic"), 2, "--timing 'magic' is not one of calibrated"),
         (("--virtual", "--prompts", "jsonl:none-such"), 2, "none-such"),
     ],
 )

@@ -39,10 +39,10 @@ def test_a_folder_that_is_there_wins_over_a_name(tmp_path: Path, monkeypatch: py
 
 
 def test_what_is_not_there_is_an_error_with_the_closest_name(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no run in .* yet"):
+    with pytest.raises(UsageError, match=r"there is no run in .* yet"):
         find_run("latest", tmp_path)
     make(tmp_path / "2026-12-01-chat", 1)
     with pytest.raises(UsageError, match=r"did you mean '2026-12-01-chat'\?"):
         find_run("2026-12-01-chta", tmp_path)
-    with pytest.raises(UsageError, match="`cadenza ls` lists runs$"):
+    with pytest.raises(UsageError, match=r"`cadenza ls` lists runs$"):
         find_run("elsewhere/2026-12-01-chat", tmp_path)
