@@ -49,6 +49,7 @@ docs: ## the generated pages
 	@scripts/venv.sh $(VENV) "[dev]"
 	$(PYTHON) scripts/generate_definitions.py
 	$(PYTHON) scripts/generate_cli.py
+	$(PYTHON) scripts/generate_python.py
 
 clean: ## remove everything that make made, but not your runs
 	rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
