@@ -345,7 +345,7 @@ def _watch(
     """Sample the machine into `folder` until `stack` ends, unless the spec or the disk is against it."""
     if spec.telemetry.off:
         return session.Watched(None, None)
-    clock = reached.transport.clock
+    clock = reached.access.transport.clock
     header = Header(
         interval_s=spec.telemetry.interval_s * spec.speed,
         server_here=reached.server_here or spec.virtual,
@@ -353,10 +353,10 @@ def _watch(
     )
     # A transport apart: what happens meanwhile on the client's connections is for the client to see.
     scraper = reached.make_scraper
-    transport = reached.transport if scraper is None else stack.enter_context(scraper())
+    transport = reached.access.transport if scraper is None else stack.enter_context(scraper())
     make_sampling: Callable[[TelemetryFile, Sequence[Page]], Sampler]
     if scraper is None:
-        make_sampling = partial(_sample_in_memory, spec, reached.transport)
+        make_sampling = partial(_sample_in_memory, spec, reached.access.transport)
     else:
         collectors = partial(find_collectors, Path(spec.telemetry.root), embedded=spec.engine is not None)
         interval_s = spec.telemetry.interval_s

@@ -138,11 +138,11 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     repeat          how often the whole grid is measured, in turn forwards and backwards
     duration_s      or as many as are due in this time, from the start of the point, warm-up included
     prompts         builtin | random:N | random:LO:HI | sharegpt:FILE | jsonl:FILE
-    output_tokens   (low, high), both included, drawn per request; None: the dataset's own, else 128 to 256
+    output_tokens   (low, high), both included, drawn per request; None: the dataset's, else 128 to 256
     warmup          unmeasured requests before each point; None: two for each slot, without slots three response times
     cooldown_s      how long measured requests are followed once the last was due, under the same load
     cache           unique: a salt makes every prompt new to the server's prefix cache; reuse: none
-    ignore_eos      ask for exactly output_tokens where the server takes that
+    ignore_eos      request exactly output_tokens where the server accepts that
     temperature     of sampling, from 0 up
     timeouts        when a part of a request counts as failed
     extra_body      fields merged into every request body

@@ -77,9 +77,9 @@ def report(summary: Summary, path: Path, *, as_json: bool) -> None:
     terminal.show(summary)
     program = _program()
     _say(f"\nKept in {path}. Next:")
-    _say(f"  {program} check {path}      can it be believed, check by check")
+    _say(f"  {program} check {path}      is it valid, check by check")
     _say(f"  {program} show {path} --markdown      the table for an issue or a wiki")
-    _say(f"  {program} sweep http://localhost:8000      your own server")
+    _say(f"  {program} sweep http://localhost:8000      your server")
 
 
 def _program() -> str:
@@ -106,9 +106,9 @@ def _describe(event: session.Prepared) -> list[tuple[str, str]]:
     spec = event.spec
     lines = []
     if spec.virtual:
-        lines.append(("clock", "virtual: nothing waits; every figure is in the engine's own time"))
+        lines.append(("clock", "virtual: nothing waits; every figure is in the engine's time"))
     if spec.speed != 1:
-        lines.append(("speed", f"{spec.speed:g} times faster than real time; every figure is in the engine's own time"))
+        lines.append(("speed", f"{spec.speed:g} times faster than real time; every figure is in the engine's time"))
     cache = "each prompt unique" if spec.cache == "unique" else "prompts repeat: a prefix cache may be warm"
     lines.append(("time", _time(event)))
     lines.append(("run", f"{event.path}  (seed {spec.seed}, prompts {spec.prompts}, {cache})"))

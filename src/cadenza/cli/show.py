@@ -10,7 +10,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     parser.description = "Report a run from its records. A run that broke off reports what was measured."
     parser.add_argument("run", metavar="RUN", help=RUN_HELP)
-    parser.add_argument("--slo", metavar="B", help=f"{SLO_HELP}; in place of the run's own")
+    parser.add_argument("--slo", metavar="B", help=f"{SLO_HELP}; in place of the run's bounds")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="the summary as JSON, the same bytes as summary.json")
     form.add_argument("--markdown", action="store_true", help="tables for an issue or a wiki")

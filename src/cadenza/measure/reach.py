@@ -16,32 +16,27 @@ from cadenza.load.memory import MemoryTransport, Peer
 from cadenza.load.sockets import SocketTransport
 from cadenza.load.target import IN_PROCESS, Target, resolve
 from cadenza.load.tls import tls_context
-from cadenza.load.transport import Transport
 from cadenza.measure.plan import Phrasing
 from cadenza.measure.preflight import examine
+from cadenza.measure.run import Access
 from cadenza.measure.workers import count_workers, is_here
-from cadenza.record import Point
 from cadenza.spec import Credentials, Spec
 from cadenza.store.environment import usable_cores
 from cadenza.store.manifest import Server
 
 
 class Reached(NamedTuple):
-    """A server that has answered the preflight; the rest is what `measure.run.Runner` takes.
+    """A server that has passed the preflight.
 
     anchor           of the transport's clock; virtual time began at 0, before the preflight
-    make_transport   for a process of its own; None: there is only this one
     make_scraper     for reading pages in real time, whatever the clock of the run; None: virtual time
     targets, headers   its base URLs, and the headers of every request
     server_here      it runs on this machine, by its address
     """
 
     server: Server
-    phrasing: Phrasing
-    transport: Transport
+    access: Access
     anchor: Anchor
-    make_transport: Callable[[], SocketTransport] | None
-    count_workers: Callable[[Point], int]
     make_scraper: Callable[[], SocketTransport] | None
     targets: Sequence[Target]
     headers: Headers
@@ -72,7 +67,7 @@ def _in_memory(spec: Spec, credentials: Credentials) -> Reached:
     phrasing = Phrasing(spec, credentials, [IN_PROCESS])
     server = examine(transport, phrasing, spec, credentials)
     targets = phrasing.targets
-    return Reached(server, phrasing, transport, began, None, lambda point: 1, None, targets, (), server_here=False)
+    return Reached(server, Access(transport, phrasing), began, None, targets, (), server_here=False)
 
 
 def _over_sockets(spec: Spec, credentials: Credentials, stack: ExitStack) -> Reached:
@@ -91,6 +86,5 @@ def _over_sockets(spec: Spec, credentials: Credentials, stack: ExitStack) -> Rea
     workers = partial(count_workers, spec, cores=usable_cores(), server_here=here)
     transport = stack.enter_context(make_transport())
     headers = credentials.as_headers()
-    return Reached(
-        server, phrasing, transport, anchor(clock), make_transport, workers, make_scraper, targets, headers, here
-    )
+    access = Access(transport, phrasing, make_transport, workers)
+    return Reached(server, access, anchor(clock), make_scraper, targets, headers, here)

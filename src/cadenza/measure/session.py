@@ -128,14 +128,11 @@ def measure(
             progress(Sampling(watched.description))
             runner = Runner(
                 spec,
-                reached.transport,
-                reached.phrasing,
+                reached.access,
                 writer,
                 _Watcher(progress),
                 stop,
                 {"name": "cadenza", "version": __version__},
-                reached.make_transport,
-                reached.count_workers,
                 watched.machine,
             )
             return writer.path, _run(runner, writer, stop, progress)
