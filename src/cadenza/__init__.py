@@ -7,8 +7,7 @@ The public names are loaded on first use (`cadenza.api`, `cadenza.spec`, `cadenz
 The package is a set of rooms (see docs/architecture.md); `cadenza.record` holds the words that all of them use.
 """
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # type checkers take it for true; `typing` would be most of the import's time
 if TYPE_CHECKING:
     from cadenza.api import Run, Table, open_run, sweep
     from cadenza.errors import CadenzaError, SettingError, StoreError, TargetError, UsageError
@@ -41,7 +40,7 @@ __all__ = [
 
 if not TYPE_CHECKING:  # a type checker would take every name for known
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         """Load a public name on its first use (PEP 562)."""
         import importlib
 

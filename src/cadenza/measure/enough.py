@@ -54,7 +54,8 @@ class Enough:
     Enough: at least 130 requests have a TTFT, and the 95 % intervals of the means of TTFT and TPOT and of the
     throughput are within ± 5 %. An interval that the slots' fixed positions alone keep wide (`phases_seen`, equal
     lengths) is not waited for, since more requests do not narrow it. Enough, too: a backlog that grows, at two
-    evaluations in a row of 260 requests or more, and 130 requests without one success, since neither gets better by going on.
+    evaluations in a row of 260 requests or more, and 130 requests without one success, since neither gets better by
+    going on.
     """
 
     def __init__(self, point: Point) -> None:
