@@ -3,6 +3,7 @@
 import doctest
 import inspect
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -126,6 +127,18 @@ def test_an_error_in_progress_ends_the_run_as_failed(tmp_path: Path) -> None:
         cadenza.sweep(SMALL, tmp_path / "run", broken)
     run = cadenza.open_run(tmp_path / "run")
     assert (run.status, len(run.points)) == (RunStatus.FAILED, 1)
+
+
+def test_a_signal_ends_the_run_early_and_its_points_stay(tmp_path: Path) -> None:
+    def interrupt(event: session.Event) -> None:
+        if isinstance(event, session.PointEnded):
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    run = cadenza.sweep(SMALL, tmp_path / "run", interrupt)
+    assert (run.status, len(run.points)) == (RunStatus.INTERRUPTED, 1)
+    assert cadenza.open_run(tmp_path / "run").summary.points[0].requests.sent == 8
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_off_the_main_thread_no_handler_is_installed(tmp_path: Path) -> None:
