@@ -15,6 +15,7 @@ import pytest
 
 import cadenza
 from cadenza import api, errors, spec
+from cadenza.analysis import tables
 from cadenza.measure import session
 from cadenza.store.manifest import RunStatus
 
@@ -28,7 +29,7 @@ for library in LIBRARIES:  # an example with +PANDAS is left out where pandas is
 
 def examples() -> list[doctest.DocTest]:
     finder = doctest.DocTestFinder(exclude_empty=True)
-    return [test for module in (api, spec) for test in finder.find(module) if test.examples]
+    return [test for module in (api, tables, spec) for test in finder.find(module) if test.examples]
 
 
 @pytest.fixture(scope="module")

@@ -12,17 +12,17 @@ The names are in `cadenza` itself and are loaded on first use. The command line 
 import contextlib
 import os
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from cadenza.analysis.summary import PointSummary, Summary
 from cadenza.analysis.summary import summarise as summarise_run
+from cadenza.analysis.tables import Table as Table
+from cadenza.analysis.tables import readings_table, requests_table
 from cadenza.engine.api.api import Face
 from cadenza.engine.profile import load as load_profile
 from cadenza.errors import TargetError, UsageError
@@ -32,61 +32,19 @@ from cadenza.load.transport import Transport
 from cadenza.measure import session
 from cadenza.measure.reach import Reached
 from cadenza.measure.signals import stop_on_signals
-from cadenza.record import Record
 from cadenza.spec import DEFAULT_ENGINE, KEY_VARIABLE, Credentials, Slo, Spec, make_spec
-from cadenza.stats import latency
-from cadenza.stats.columns import Columns
 from cadenza.store.manifest import Manifest, RunStatus
 from cadenza.store.names import find_run
 from cadenza.store.rundir import Run as StoredRun
 from cadenza.store.rundir import read_run
-from cadenza.store.telemetry import Header, TelemetryFile, TelemetryLog, read_telemetry
+from cadenza.store.telemetry import Header, TelemetryFile, read_telemetry
 from cadenza.telemetry.collectors import find_collectors
 from cadenza.watch.machine import MachineWatch, find_pages
 from cadenza.watch.machine import Sampling as Sampler
 from cadenza.watch.realtime import SamplerProcess
 from cadenza.watch.virtual import VirtualSampler
 
-if TYPE_CHECKING:
-    import pandas
-    import polars
-    import pyarrow
-
 Progress = session.Progress
-
-
-class Table(dict[str, NDArray[Any]]):
-    """Columns of one length, by name, as numpy arrays; the unit is the end of the name (`_ms`, `_ns`, `_tok`).
-
-    >>> table = Table(ttft_ms=np.array([10.0, 30.0]))
-    >>> float(table["ttft_ms"].mean())
-    20.0
-    """
-
-    def to_pandas(self) -> "pandas.DataFrame":
-        """A pandas data frame, one row each. UsageError: pandas is not installed.
-
-        >>> Table(n_tok=np.array([1, 2])).to_pandas()["n_tok"].tolist()  # doctest: +PANDAS
-        [1, 2]
-        """
-        return _library("pandas").DataFrame(dict(self))
-
-    def to_polars(self) -> "polars.DataFrame":
-        """A polars data frame, one row each. UsageError: polars is not installed.
-
-        >>> Table(n_tok=np.array([1, 2])).to_polars()["n_tok"].to_list()  # doctest: +POLARS
-        [1, 2]
-        """
-        frame: polars.DataFrame = _library("polars").DataFrame(dict(self))
-        return frame
-
-    def to_arrow(self) -> "pyarrow.Table":
-        """An Arrow table, one row each. UsageError: pyarrow is not installed.
-
-        >>> Table(n_tok=np.array([1, 2])).to_arrow()["n_tok"].to_pylist()  # doctest: +PYARROW
-        [1, 2]
-        """
-        return _library("pyarrow").table(dict(self))
 
 
 class Run:
@@ -200,21 +158,26 @@ class Run:
         index = point if isinstance(point, int) else point.index
         if not 0 <= index < len(self.manifest.points):
             raise UsageError(f"{self.path} has no point {index}: it has {len(self.manifest.points)}, counted from 0")
-        return _requests(record for record in self._stored.records() if record.point == index)
+        return requests_table(record for record in self._stored.records() if record.point == index)
 
     def telemetry(self) -> Table:
         """Every sampled value of the run, in the order of sampling; empty where nothing was sampled.
 
         at_ns    instant on the run's clock
         source   collector: host, amdgpu, nvidia, kernel, engine; `edge`: the engine's page before and after a point
-        series   name and labels of the series
-        value    in the unit of the series' name
+        name     of the series, e.g. `running`
+        value    in the unit that the name ends in
+        gpu, model, engine, …   a label of the series each; "": the series does not have it
 
         >>> telemetry = open_run("latest").telemetry()
         >>> sorted(set(telemetry["source"].tolist()))
         ['amdgpu', 'edge', 'engine']
+        >>> running = (telemetry["name"] == "running") & (telemetry["source"] == "engine")
+        >>> set(telemetry["model"][running].tolist()) >= {"Qwen/Qwen3-8B"}, float(telemetry["value"][running].max())
+        (True, 2.0)
         """
-        return _readings(read_telemetry(self.path))
+        log = read_telemetry(self.path)
+        return readings_table([] if log is None else log.samples)
 
 
 def sweep(
@@ -282,61 +245,6 @@ def _complete(given: Spec | Mapping[str, Any]) -> Spec:
 
 def _silent(event: session.Event) -> None:
     pass
-
-
-def _library(name: str) -> Any:
-    import importlib
-
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise UsageError(f"{name} is not installed: pip install {name}") from None
-
-
-def _requests(records: Iterable[Record]) -> Table:
-    rows = sorted(records, key=lambda record: record.index)
-    columns = Columns.of(rows)
-    return Table(
-        index=columns.index,
-        phase=_texts(row.phase.value for row in rows),
-        outcome=_texts(row.outcome.value for row in rows),
-        status=np.array([-1 if row.status is None else row.status for row in rows], dtype=np.int64),
-        finish_reason=_texts(row.finish_reason or "" for row in rows),
-        detail=_texts(row.detail or "" for row in rows),
-        target=np.array([row.target for row in rows], dtype=np.int64),
-        worker=np.array([row.worker for row in rows], dtype=np.int64),
-        intended_ns=np.array([row.intended_ns for row in rows], dtype=np.int64),
-        intended_ms=columns.intended_ms,
-        sent_ms=columns.sent_ms,
-        connected_ms=columns.connected_ms,
-        first_ms=columns.first_ms,
-        last_ms=columns.last_ms,
-        done_ms=columns.done_ms,
-        ttft_ms=latency.ttft_ms(columns),
-        user_ttft_ms=latency.user_ttft_ms(columns),
-        tpot_ms=latency.tpot_ms(columns),
-        latency_ms=latency.latency_ms(columns),
-        user_latency_ms=latency.user_latency_ms(columns),
-        dispatch_lag_ms=latency.dispatch_lag_ms(columns),
-        prompt_tok=columns.prompt_tok,
-        output_tok=columns.output_tok,
-    )
-
-
-def _texts(values: Iterable[str]) -> NDArray[np.str_]:
-    return np.array(list(values), dtype=np.str_)
-
-
-def _readings(log: TelemetryLog | None) -> Table:
-    """The samples as (at_ns, source, series, value) rows."""
-    samples = [] if log is None else log.samples
-    sizes = [len(sample.series) for sample in samples]
-    return Table(
-        at_ns=np.repeat(np.array([sample.at_ns for sample in samples], dtype=np.int64), sizes),
-        source=np.repeat(_texts(sample.source for sample in samples), sizes),
-        series=_texts(series for sample in samples for series in sample.series),
-        value=np.concatenate([sample.values for sample in samples]) if samples else np.zeros(0),
-    )
 
 
 def _watch(
