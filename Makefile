@@ -49,6 +49,8 @@ docs: ## the generated pages, and the site in build/site; a broken link is an er
 	@scripts/venv.sh $(VENV) "[dev]"
 	$(PYTHON) scripts/generate_definitions.py
 	$(PYTHON) scripts/generate_cli.py
+	$(PYTHON) scripts/generate_python.py
+	$(PYTHON) scripts/generate_observe.py
 	@$(MAKE) --no-print-directory site
 
 site:

@@ -23,8 +23,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.record import Outcome, Phase, Point, Record
 from cadenza.analysis.summary import summarise_point
+from cadenza.record import Outcome, Phase, Point, Record
 
 Floats = NDArray[np.float64]
 Run = tuple[Point, list[Record]]

@@ -9,9 +9,9 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 from cadenza import __version__
-from cadenza.cli.signals import stop_on_signals
 from cadenza.errors import CadenzaError, UsageError
 from cadenza.live.announce import RunCollector
+from cadenza.measure.signals import stop_on_signals
 from cadenza.readings import DEFAULT_INTERVAL_S, Collector
 from cadenza.telemetry.collectors import find_collectors
 from cadenza.telemetry.exporter import DEFAULT_LISTEN, MetricsServer, is_loopback, listen, parse_listen, url_of

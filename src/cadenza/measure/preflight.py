@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from cadenza.clock import NS_PER_S
-from cadenza.errors import TargetError, UsageError
+from cadenza.errors import TargetError, UsageError, did_you_mean
 from cadenza.load.client import Client
 from cadenza.load.exchange import Exchange
 from cadenza.load.fetch import fetch
@@ -164,7 +164,8 @@ def _refused(target: Target, record: Record, model: str, served: Sequence[str]) 
     if record.status in (401, 403):
         return _unauthorised(target, said)
     if record.status == 404 and served and model not in served:
-        return f"{target.url} has no model {printable(model, 120)!r}; it has: {_names(served)}"
+        close = did_you_mean(model, served)
+        return f"{target.url} has no model {printable(model, 120)!r}{printable(close, 160)}; it has: {_names(served)}"
     if record.status == 404:
         return f"{target.url} refuses the request ({said}): is --api right, and is --model spelt as the server has it?"
     first = f"the first request for {printable(model, 120)!r}"

@@ -11,59 +11,54 @@ from cadenza.engine.api import child
 from cadenza.engine.api.api import Face
 from cadenza.engine.api.text import output_token
 from cadenza.engine.build import build_core
-from cadenza.errors import TargetError
-from cadenza.load.fetch import Page
+from cadenza.load.fetch import Headers
 from cadenza.load.memory import MemoryTransport, Peer
 from cadenza.load.sockets import SocketTransport
-from cadenza.load.target import IN_PROCESS, resolve
+from cadenza.load.target import IN_PROCESS, Target, resolve
 from cadenza.load.tls import tls_context
-from cadenza.load.transport import Transport
 from cadenza.measure.plan import Phrasing
 from cadenza.measure.preflight import examine
+from cadenza.measure.run import Access
 from cadenza.measure.workers import count_workers, is_here
-from cadenza.record import Point
 from cadenza.spec import Credentials, Spec
 from cadenza.store.environment import usable_cores
 from cadenza.store.manifest import Server
-from cadenza.watch.machine import find_pages
 
 
 class Reached(NamedTuple):
-    """A server that has answered the preflight; the rest is what `measure.run.Runner` takes.
+    """A server that has passed the preflight.
 
     anchor           of the transport's clock; virtual time began at 0, before the preflight
-    make_transport   for a process of its own; None: there is only this one
-    make_scraper     for asking for pages in real time, whatever the clock of the run; None: virtual time
-    pages            where the engine's metrics are; none where they are not asked for
+    make_scraper     for reading pages in real time, whatever the clock of the run; None: virtual time
+    targets, headers   its base URLs, and the headers of every request
     server_here      it runs on this machine, by its address
     """
 
     server: Server
-    phrasing: Phrasing
-    transport: Transport
+    access: Access
     anchor: Anchor
-    make_transport: Callable[[], SocketTransport] | None
-    count_workers: Callable[[Point], int]
     make_scraper: Callable[[], SocketTransport] | None
-    pages: Sequence[Page]
+    targets: Sequence[Target]
+    headers: Headers
     server_here: bool
 
 
 def reach(spec: Spec, credentials: Credentials, stack: ExitStack) -> Reached:
-    """Find the spec's server, or start its engine, and ask it what it is; `stack` closes what was opened.
+    """Connect to the spec's server, or start its engine, and examine it; `stack` closes what was opened.
 
     Raises what `examine` raises, and CadenzaError for an engine that does not start.
     """
     if spec.engine is not None:
-        credentials = Credentials()  # a key is for servers out there
+        credentials = Credentials()  # a key is for real servers
+        profile.load(spec.engine)  # an unknown name is an error here, before a process is started with it
     return _in_memory(spec, credentials) if spec.virtual else _over_sockets(spec, credentials, stack)
 
 
 def virtual_engine(spec: Spec) -> Peer:
     """The engine of `spec`, without its sockets. UsageError: no such profile, or it has no data for the timing law."""
     assert spec.engine is not None
-    found = profile.load(spec.engine)
-    return Face(found, core=build_core(found, spec.timing, output_token=output_token))
+    served = profile.load(spec.engine)
+    return Face(served, core=build_core(served, spec.timing, output_token=output_token))
 
 
 def _in_memory(spec: Spec, credentials: Credentials) -> Reached:
@@ -71,8 +66,8 @@ def _in_memory(spec: Spec, credentials: Credentials) -> Reached:
     began = anchor(transport.clock)
     phrasing = Phrasing(spec, credentials, [IN_PROCESS])
     server = examine(transport, phrasing, spec, credentials)
-    pages = _pages(spec, phrasing, Credentials())
-    return Reached(server, phrasing, transport, began, None, lambda point: 1, None, pages, server_here=False)
+    targets = phrasing.targets
+    return Reached(server, Access(transport, phrasing), began, None, targets, (), server_here=False)
 
 
 def _over_sockets(spec: Spec, credentials: Credentials, stack: ExitStack) -> Reached:
@@ -90,14 +85,6 @@ def _over_sockets(spec: Spec, credentials: Credentials, stack: ExitStack) -> Rea
     here = is_here(targets)
     workers = partial(count_workers, spec, cores=usable_cores(), server_here=here)
     transport = stack.enter_context(make_transport())
-    pages = _pages(spec, phrasing, credentials)
-    return Reached(server, phrasing, transport, anchor(clock), make_transport, workers, make_scraper, pages, here)
-
-
-def _pages(spec: Spec, phrasing: Phrasing, credentials: Credentials) -> list[Page]:
-    if spec.telemetry.off:
-        return []
-    try:
-        return find_pages(spec.telemetry, phrasing.targets, credentials.as_headers())
-    except TargetError:  # nothing answers where the metrics should be: the sweep goes on without
-        return []
+    headers = credentials.as_headers()
+    access = Access(transport, phrasing, make_transport, workers)
+    return Reached(server, access, anchor(clock), make_scraper, targets, headers, here)
