@@ -1,6 +1,6 @@
 # Two commands start the project: `make demo` and `make test`. Each keeps to a virtual environment of its own.
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow lint build bench docs clean
+.PHONY: help demo test slow lint build bench docs site clean
 
 VENV := .venv
 # Beside these, which need a server or install other tools: bench.real_vllm URL, bench.engine_vs_vllm URL,
@@ -45,10 +45,17 @@ bench: ## the tool's own floor, and how far its figures are from the truth (a qu
 	@scripts/venv.sh $(VENV) "[dev,bench]"
 	@for script in $(BENCHES); do echo "== python -m bench.$$script"; $(PYTHON) -m bench.$$script || exit 1; done
 
-docs: ## the generated pages
+docs: ## the generated pages, and the site in build/site; a broken link is an error
 	@scripts/venv.sh $(VENV) "[dev]"
 	$(PYTHON) scripts/generate_definitions.py
 	$(PYTHON) scripts/generate_cli.py
+	$(PYTHON) scripts/generate_python.py
+	$(PYTHON) scripts/generate_observe.py
+	@$(MAKE) --no-print-directory site
+
+site:
+	@scripts/venv.sh build/venv-docs "[docs]"
+	build/venv-docs/bin/python -m sphinx -q -W --keep-going docs build/site
 
 clean: ## remove everything that make made, but not your runs
 	rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

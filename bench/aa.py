@@ -37,7 +37,7 @@ from cadenza.measure.forecast import response_s
 from cadenza.measure.grid import lay_out
 from cadenza.measure.plan import Phrasing
 from cadenza.measure.preflight import examine
-from cadenza.measure.run import Runner
+from cadenza.measure.run import Access, Runner
 from cadenza.report.live import Progress
 from cadenza.report.table import headline_percentile, label, ttft_headline
 from cadenza.spec import Credentials, Spec, Telemetry
@@ -118,7 +118,7 @@ def measure(server: str, spec: Spec, folder: Path) -> PointSummary:
     )
     writer = create_run(folder / str(spec.seed), manifest)
     quiet = Progress(sys.stderr, quiet=True)
-    (summary,) = Runner(spec, transport, phrasing, writer, quiet, lambda: False, {}).run().points
+    (summary,) = Runner(spec, Access(transport, phrasing), writer, quiet, lambda: False, {}).run().points
     writer.close(RunStatus.COMPLETE)
     return summary
 

@@ -29,8 +29,8 @@ from typing import NamedTuple
 
 from cadenza.clock import NS_PER_MS, NS_PER_S
 from cadenza.engine.api import child
-from cadenza.engine.timing_laws import make_law
 from cadenza.engine.profile import parse
+from cadenza.engine.timing_laws import make_law
 from cadenza.hardware.batch import Batch
 from cadenza.load.sockets import SocketTransport
 from cadenza.load.target import Target, resolve

@@ -27,13 +27,13 @@ from typing import NamedTuple
 from cadenza.clock import NS_PER_S
 from cadenza.engine.board.boards import Board
 from cadenza.engine.board.card import Activity
+from cadenza.readings import Collected, Collector, Missing, Reading
 from cadenza.telemetry.cards.amdgpu import AmdgpuCollector
-from cadenza.telemetry.exporter import Server, listen
+from cadenza.telemetry.exporter import MetricsServer, listen
 from cadenza.telemetry.exposition import tabulate
 from cadenza.telemetry.pages import Site
-from cadenza.telemetry.reading import Collected, Missing, Reading
 from cadenza.telemetry.sampler import Sampler
-from cadenza.telemetry.web_config import Watch
+from cadenza.telemetry.web_config import ConfigWatch
 
 DEVICES = ("mi50-32gb", "rx6900xt")
 MAX_CPU, MAX_MB, MAX_GROWTH_MB = 0.01, 60.0, 1.0
@@ -138,7 +138,7 @@ def measure(cards: int, seconds: float) -> Taken:
     return Taken(cpu, peak_mb, series, len(plain) / 1e3, sorted(scrapes_ms)[len(scrapes_ms) // 2])
 
 
-class Churn:
+class Churn(Collector):
     """Sixty series of two cards, and processes of which every round has others."""
 
     name = "churn"
@@ -149,15 +149,23 @@ class Churn:
     def collect(self) -> Collected:
         self._round += 1
         readings = [
-            Reading("amdgpu_clock_hertz", (("gpu", f"0000:0{card}:00.0"), ("domain", f"clock{n}")), self._round + n)
+            Reading(
+                "gpu_clock_hertz",
+                (("gpu", f"0000:0{card}:00.0"), ("vendor", "amd"), ("domain", f"clock{n}")),
+                self._round + n,
+            )
             for card in range(2)
             for n in range(30)
         ]
         readings += [
-            Reading("amdgpu_process_memory_bytes", (("gpu", "0000:00:00.0"), ("pid", str(self._round + n))), 1e9)
+            Reading(
+                "gpu_process_memory_bytes",
+                (("gpu", "0000:00:00.0"), ("vendor", "amd"), ("pid", str(self._round + n))),
+                1e9,
+            )
             for n in range(8)
         ]
-        return Collected(readings, [Missing("amdgpu_fan_ratio", "0000:00:00.0", "absent")])
+        return Collected(readings, [Missing("gpu_fan_ratio", "0000:00:00.0", "absent")])
 
 
 def live(hours: float) -> tuple[float, float, int, int]:
@@ -171,7 +179,7 @@ def live(hours: float) -> tuple[float, float, int, int]:
             "bench",
         )
         listener = listen("127.0.0.1", 0)
-        server, done = Server(listener, site, Watch(None)), threading.Event()
+        server, done = MetricsServer(listener, site, ConfigWatch(None)), threading.Event()
         thread = threading.Thread(target=server.run, args=(done.is_set,))
         thread.start()
         client = http.client.HTTPConnection("127.0.0.1", listener.getsockname()[1], timeout=10)
@@ -179,8 +187,8 @@ def live(hours: float) -> tuple[float, float, int, int]:
         early_mb = 0.0
         for number in range(scrapes):
             for _ in range(round(SCRAPE_S / ROUND_S)):
-                churn.look()
-            real.look()
+                churn.poll()
+            real.poll()
             scrape(client, ACCEPT if number % 2 else {})
             if number % 10 == 0:
                 client.close()

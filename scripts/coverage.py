@@ -53,7 +53,7 @@ class Load(NamedTuple):
     slots: int | None  # closed loop
     rho: float | None  # open loop
 
-    def records(self, seed: int, measured: int, open_slots: int) -> list[Record]:
+    def records(self, seed: int, measured: int, open_slots: int, shape: float = 1.0) -> list[Record]:
         lengths = LAWS[self.law]
         if self.slots is not None:
             server = Server(slots=self.slots, seed=10_000 + seed)
@@ -61,7 +61,8 @@ class Load(NamedTuple):
         rng, server = np.random.default_rng(seed), Server(slots=open_slots, seed=10_000 + seed)
         mean = float(lengths(np.random.default_rng(0), 200_000).mean())
         n, warmup = round(1.1 * measured) + 1000, 500
-        due = np.cumsum(rng.exponential(1000 / ((self.rho or 0) * server.capacity_per_s(mean)), n))
+        gap_ms = 1000 / ((self.rho or 0) * server.capacity_per_s(mean))
+        due = np.cumsum(rng.exponential(gap_ms, n) if shape == 1 else rng.gamma(shape, gap_ms / shape, n))
         return open_records(server, due, lengths(rng, n), warmup=warmup, measured=measured)
 
 
@@ -143,7 +144,7 @@ def is_inside(one: Interval, truth: float) -> bool:
 
 
 def row(load: Load, options: argparse.Namespace) -> list[str]:
-    runs = [run_of(load.records(seed, options.most, options.slots)) for seed in range(options.seeds)]
+    runs = [run_of(load.records(seed, options.most, options.slots, options.shape)) for seed in range(options.seeds)]
     truth = truths(runs)
     lines = []
     for size in options.sizes or [0]:
@@ -176,6 +177,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="*", help="requests (default: what an automatic stop chooses)")
     parser.add_argument("--most", type=int, default=4000, help="requests that a run has, at most")
     parser.add_argument("--slots", type=int, default=16, help="slots of the server in an open loop")
+    parser.add_argument("--shape", type=float, default=1.0, help="of the gamma law of an open loop's gaps (1: Poisson)")
     options = parser.parse_args()
     print(f"{'':16s} {'n':>6s} " + " ".join(f"{figure.replace('latency', 'lat'):>9s}" for figure in FIGURES))
     for law in options.law or list(LAWS):

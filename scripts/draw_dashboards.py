@@ -22,8 +22,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from panel_pictures import Answers, draw  # noqa: E402
 
-from cadenza.observe.dashboards import DASHBOARDS  # noqa: E402
 from cadenza.observe.lint import fill_variables  # noqa: E402
+from cadenza.observe.shipped import DASHBOARDS  # noqa: E402
 from support.prometheus import free_port  # noqa: E402
 from support.watched import Prometheus, Started, answers, hasten, wait_for  # noqa: E402
 

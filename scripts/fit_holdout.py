@@ -1,6 +1,6 @@
 """Out-of-sample errors of `cadenza fit` on simulated servers, and what the tool says about each.
 
-These are the tables of docs/fit.md.
+These are the tables of docs/how-to/simulate-a-server.md.
 
     python scripts/fit_holdout.py [--servers physics,calibrated] [--requests 256] [--seeds 1,2,3] [--margins]
 

@@ -8,12 +8,12 @@ from typing import get_args
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from cadenza.readings import Collected, Labels, Reading, Reason
 from cadenza.telemetry.cards.gpu_metrics import GpuMetrics, GpuMetricsError
 from cadenza.telemetry.cards.gpu_metrics import parse as parse_metrics
 from cadenza.telemetry.engine_page import read_page
 from cadenza.telemetry.engine_state import EngineState, Histogram
 from cadenza.telemetry.families import FAMILIES
-from cadenza.telemetry.reading import Collected, Labels, Reading, Reason
 
 # By the unit at the end of a family's name: what hardware that exists can say.
 RANGES = {
@@ -47,7 +47,7 @@ TYPICAL = {
 }
 _PRINTED_CHARS = 200
 # 0 here is an answer: the card is gone or awake, a reason does not hold, an empty list of pages has none.
-_STATES = ("amdgpu_up", "amdgpu_suspended", "amdgpu_throttled", "amdgpu_bad_pages", "cadenza_kernel_events_total")
+_STATES = ("gpu_up", "gpu_suspended", "gpu_throttled", "gpu_bad_pages", "cadenza_kernel_events_total")
 
 
 def check_readings(collected: Collected, collectors: Iterable[str]) -> list[str]:
@@ -105,8 +105,8 @@ def check_erased(before: Collected, after: Collected) -> list[str]:
         and (reading.name, _gpu(reading)) not in told
         and (reading.name, "") not in told
         and _gpu(reading) in there
-        and reading.name not in ("amdgpu_info", "amdgpu_up")
-        and not reading.name.startswith("amdgpu_process_")
+        and reading.name not in ("gpu_info", "gpu_up")
+        and not reading.name.startswith("gpu_process_")
     ]
     return problems
 

@@ -21,15 +21,15 @@ from fuzz_oracles import (
 
 from cadenza.clock import ManualClock
 from cadenza.errors import UsageError
+from cadenza.readings import Collected, Collector, Reason
 from cadenza.telemetry.cards import amd_smi, rocm_smi
 from cadenza.telemetry.cards.amdgpu import AmdgpuCollector
 from cadenza.telemetry.cards.pcie import parse_messages
 from cadenza.telemetry.cards.smi import OUTPUT_BYTES, find_roots, sniff
 from cadenza.telemetry.host import HostCollector
-from cadenza.telemetry.kernel.lines import DmesgText, KmsgRecords, Line, parse_journal
+from cadenza.telemetry.kernel.lines import DmesgText, KernelLine, KmsgRecords, parse_journal
 from cadenza.telemetry.kernel.log import KernelLog
 from cadenza.telemetry.kernel.patterns import Kind
-from cadenza.telemetry.reading import Collected, Collector, Reason
 from cadenza.telemetry.root import UnreadableError
 from cadenza.telemetry.web_config import load, make_context
 
@@ -194,17 +194,17 @@ class _Said:
 
     lost: int | None = None
 
-    def __init__(self, lines: list[Line]) -> None:
+    def __init__(self, lines: list[KernelLine]) -> None:
         self._lines = lines
 
-    def read(self) -> list[Line]:
+    def read(self) -> list[KernelLine]:
         lines, self._lines = self._lines, []
         return lines
 
     def close(self) -> None: ...
 
 
-def _check_lines(lines: list[Line], most: int) -> list[str]:
+def _check_lines(lines: list[KernelLine], most: int) -> list[str]:
     """Lines of the kernel, and the events they tell."""
     problems = [] if len(lines) <= most else [f"{len(lines)} lines out of {most}"]
     problems += [

@@ -1,4 +1,4 @@
-"""Write docs/cli.md from the parsers' own help, with all flags; `--check` fails if the page is stale."""
+"""Write docs/reference/cli.md from the parsers' own help, with all flags; `--check` fails if the page is stale."""
 
 import argparse
 import contextlib
@@ -11,7 +11,7 @@ from pathlib import Path
 from cadenza.cli.main import VERBS, make_parser
 
 MADE_WITH = (3, 11)
-PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
 
 
 def render() -> str:

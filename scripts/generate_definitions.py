@@ -1,4 +1,4 @@
-"""Write docs/definitions.md from the docstrings of stats/ and analysis/; `--check` fails if the page is stale."""
+"""Write docs/reference/definitions.md from the docstrings of stats/ and analysis/; `--check` fails if it is stale."""
 
 import ast
 import inspect
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "definitions.md"
+PAGE = ROOT / "docs" / "reference" / "definitions.md"
 # In the order in which a reader meets them.
 MODULES = (
     "population",

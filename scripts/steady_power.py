@@ -16,9 +16,11 @@ import numpy as np
 
 from cadenza.record import Outcome, Phase, Record
 from cadenza.stats.columns import Floats
-from cadenza.stats.steady import find_change
+from cadenza.stats.steady import LONGER_MEMORY, closed_round, find_change, memory_of
 
-Judge = Callable[[Floats, float, float], bool]
+Judge = Callable[[Floats, float, float, float], bool]
+# A healthy point: its TTFT and TPOT, requests to a round, and what is added to the lag-1 correlation.
+Series = tuple[Floats, Floats, float, float]
 SHAPES: dict[str, Callable[[Floats], Floats]] = {
     "no change": lambda t: np.ones_like(t),
     "+50 % in the last tenth": lambda t: 1 + 0.5 * (t >= 0.9),
@@ -42,8 +44,8 @@ SERIES = (
 )
 
 
-def now(values: Floats, round_size: float, material: float) -> bool:
-    return find_change(values, round_size=round_size, material=material) is not None
+def now(values: Floats, round_size: float, material: float, memory: float = LONGER_MEMORY) -> bool:
+    return find_change(values, round_size=round_size, material=material, memory=memory) is not None
 
 
 def load_before(path: Path) -> Judge:
@@ -53,7 +55,7 @@ def load_before(path: Path) -> Judge:
     module = importlib.util.module_from_spec(spec)
     sys.modules["steady_before"] = module
     spec.loader.exec_module(module)
-    return lambda values, _, material: module.examine_series(values, material)[1] is not None
+    return lambda values, _, material, __: module.examine_series(values, material)[1] is not None
 
 
 def lognormal(rng: np.random.Generator, cv: float, n: int) -> Floats:
@@ -76,38 +78,41 @@ def power(judges: list[Judge], sizes: list[int], seeds: int) -> None:
             cells = []
             for n in sizes:
                 drawn = [law(np.arange(n) / n) * lognormal(np.random.default_rng(s), cv, n) for s in range(seeds)]
-                seen = [100 * sum(judge(v, around, material) for v in drawn) / seeds for judge in judges]
+                seen = [100 * sum(judge(v, around, material, LONGER_MEMORY) for v in drawn) / seeds for judge in judges]
                 cells.append(" → ".join(f"{percent:.0f}" for percent in seen))
             print(f"| {shape} | {name} | {cv} | " + " | ".join(cells) + " |", flush=True)
 
 
-def alarms(name: str, judges: list[Judge], pairs: list[tuple[Floats, Floats, float]]) -> None:
+def alarms(name: str, judges: list[Judge], pairs: list[Series]) -> None:
     cells = []
     for judge in judges:
-        ttft = [judge(a, around, 0.25) for a, _, around in pairs]
-        tpot = [judge(b, around, 0.05) for _, b, around in pairs]
+        ttft = [judge(a, around, 0.25, memory) for a, _, around, memory in pairs]
+        tpot = [judge(b, around, 0.05, memory) for _, b, around, memory in pairs]
         both = [x or y for x, y in zip(ttft, tpot, strict=True)]
         cells.append(" / ".join(f"{100 * sum(seen) / len(pairs):.1f}" for seen in (ttft, tpot, both)))
     print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
 
 
-def series_of(records: list[Record], around: float | None) -> tuple[Floats, Floats, float]:
+def series_of(records: list[Record], slots: int | None) -> Series:
     rows = [row for row in records if row.phase is Phase.MEASURE and row.outcome is Outcome.OK]
     sent = np.array([row.sent_ns for row in rows], dtype=np.float64)
     done = np.array([row.done_ns for row in rows], dtype=np.float64)
     ttft = np.array([row.event_ns[0] - row.intended_ns for row in rows], dtype=np.float64)
     gaps = [(row.event_ns[-1] - row.event_ns[0], len(row.event_ns) - 1) for row in rows]
     tpot = np.array([span / count if count else np.nan for span, count in gaps])
-    return ttft, tpot, around or float((done - sent).sum() / (sent.max() - sent.min()))
+    if slots is None:
+        return ttft, tpot, float((done - sent).sum() / (sent.max() - sent.min())), LONGER_MEMORY
+    tokens = np.array([row.output_tokens for row in rows], dtype=np.float64)
+    return ttft, tpot, closed_round(slots, tokens), memory_of(slots, tokens)
 
 
 def healthy(judges: list[Judge], sizes: list[int], seeds: range) -> None:
     for n in sizes:
         for phi in (0.0, 0.5, 0.7, 0.85):
             drawn = [1 + 0.2 * autoregressive(np.random.default_rng(s), phi, n) for s in seeds]
-            alarms(f"AR(1), {phi}, n = {n}", judges, [(v, v, 1.0) for v in drawn])
+            alarms(f"AR(1), {phi}, n = {n}", judges, [(v, v, 1.0, LONGER_MEMORY) for v in drawn])
         exponential = [np.random.default_rng(s).exponential(size=n) for s in seeds]
-        alarms(f"exponential, n = {n}", judges, [(v, v, 1.0) for v in exponential])
+        alarms(f"exponential, n = {n}", judges, [(v, v, 1.0, LONGER_MEMORY) for v in exponential])
     from support.batching import Server, closed_records, fixed, heavy, open_records, uniform
 
     for n in sizes:
@@ -127,6 +132,25 @@ def healthy(judges: list[Judge], sizes: list[int], seeds: range) -> None:
                 alarms(f"open ρ = {load}, {label}, n = {n}", judges, pairs)
 
 
+def closed(seeds: range) -> None:
+    """Heavy-tailed lengths in closed loops, healthy and with planted shapes: a round of C, memory 0.1 → both by CV."""
+    from support.batching import Server, closed_records, heavy
+
+    shapes = [shape for shape in SHAPES if shape != "no change"]
+    print("| TPOT of a closed loop | runs | no change | " + " | ".join(shapes) + " |")
+    print("| :--- |" + " ---: |" * (2 + len(shapes)))
+    for slots, n in ((4, 128), (16, 192), (16, 500), (64, 768)):
+        records = (closed_records(Server(seed=s), slots, heavy(), warmup=2 * slots, measured=n, seed=s) for s in seeds)
+        runs = [series_of(rows, slots)[1:] for rows in records]
+        cells = []
+        for shape in ("no change", *shapes):
+            drawn = [(SHAPES[shape](np.arange(len(v)) / len(v)) * v, around, memory) for v, around, memory in runs]
+            pairs = [(now(v, slots, 0.05), now(v, around, 0.05, memory)) for v, around, memory in drawn]
+            percents = 100 * np.mean(pairs, axis=0)
+            cells.append(" → ".join(f"{percent:.{shape == 'no change':d}f}" for percent in percents))
+        print(f"| C = {slots}, heavy, n = {n} | {len(runs)} | " + " | ".join(cells) + " |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=100)
@@ -134,7 +158,11 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="*", default=[128, 256, 500, 1000])
     parser.add_argument("--healthy-sizes", type=int, nargs="*", default=[128, 500])
     parser.add_argument("--before", type=Path, help="an older steady.py, with examine_series")
+    parser.add_argument("--closed", action="store_true", help="only: closed loops with heavy-tailed lengths")
     given = parser.parse_args()
+    if given.closed:
+        closed(range(given.first, given.first + given.seeds))
+        return
     judges = [*([load_before(given.before)] if given.before else []), now]
     if given.sizes:
         power(judges, given.sizes, given.seeds)

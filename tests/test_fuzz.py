@@ -14,7 +14,7 @@ import pytest
 from cadenza.telemetry import engine_page, findings, host
 from cadenza.telemetry.cards import amdgpu, gpu_metrics, pcie, rocm_smi
 from cadenza.telemetry.kernel import log as kernel_log
-from cadenza.telemetry.kernel.patterns import Event
+from cadenza.telemetry.kernel.patterns import GpuFault
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -78,7 +78,7 @@ STAGED: dict[
         "_tokens_total",
     ),
     "a negative is let through": ("host", host, "_numbers", lambda real: lambda words: [-5] * len(words), "impossible"),
-    "an event anywhere": ("dmesg", kernel_log, "match", lambda real: lambda text: Event("gpu_reset", ""), "forged"),
+    "an event anywhere": ("dmesg", kernel_log, "match", lambda real: lambda text: GpuFault("gpu_reset", ""), "forged"),
     "a payload of any size": ("pcie", pcie, "_MAX_PAYLOAD", lambda real: 10**9, "is no"),
 }
 

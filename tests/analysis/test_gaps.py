@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.analysis.gaps import GAP_INTERVALS, unwatched_s
-from cadenza.store.telemetry import TelemetryLog
+from cadenza.readings import ReadingTable
 from support.telemetry import S, sample
 
 
 def unwatched(stamps_s: dict[str, list[float]], start_s: float, end_s: float) -> dict[str, float]:
     """With half a second aimed at between two looks."""
     samples = [sample(source, at_s, {"a": 1.0}) for source, stamps in stamps_s.items() for at_s in stamps]
-    return unwatched_s(TelemetryLog(True, samples, [], 0.5), round(start_s * S), round(end_s * S))
+    return unwatched_s(ReadingTable(True, samples, [], 0.5), round(start_s * S), round(end_s * S))
 
 
 def every(interval_s: float, start_s: float, end_s: float) -> list[float]:
@@ -49,13 +49,13 @@ def test_what_is_slow_by_nature_is_judged_by_its_own_interval() -> None:
 
 def test_a_page_at_an_edge_is_no_look_in_between() -> None:
     rows = [sample("host", 0, {"a": 1.0}), sample("edge", 20, {"a": 1.0}, 0)]
-    assert unwatched_s(TelemetryLog(True, rows, [], 0.5), 0, 20 * S) == {"host": 20}
+    assert unwatched_s(ReadingTable(True, rows, [], 0.5), 0, 20 * S) == {"host": 20}
 
 
 def test_a_point_that_broke_off_ends_with_the_last_sample() -> None:
     rows = [sample("host", at_s, {"a": 1.0}) for at_s in (*every(0.5, 0, 2), 9)]
-    assert unwatched_s(TelemetryLog(True, rows, [], 0.5), 0, 2**63 - 1) == {"host": 7}
-    assert unwatched_s(TelemetryLog(True, [], [], 0.5), 0, 2**63 - 1) == {}
+    assert unwatched_s(ReadingTable(True, rows, [], 0.5), 0, 2**63 - 1) == {"host": 7}
+    assert unwatched_s(ReadingTable(True, [], [], 0.5), 0, 2**63 - 1) == {}
 
 
 @given(st.lists(st.integers(0, 200), min_size=1, max_size=60), st.integers(0, 100), st.integers(1, 100))
@@ -74,4 +74,4 @@ def test_it_is_the_time_whose_next_sample_is_far_from_its_last(stamps: list[int]
         lonely += following - last > far
     rows = [sample("x", at, {"a": 1.0}) for at in stamps]
     expected = {"x": lonely} if lonely and seen else {}
-    assert unwatched_s(TelemetryLog(True, rows, [], 1.0), start * S, end * S) == expected
+    assert unwatched_s(ReadingTable(True, rows, [], 1.0), start * S, end * S) == expected

@@ -3,10 +3,10 @@
 import pytest
 
 from cadenza.analysis.machine import Engine, Host, Machine, Stretch, describe_machine
-from cadenza.analysis.tracks import growth, parse_key, pick_model, track
+from cadenza.analysis.tracks import growth, pick_model, track
+from cadenza.readings import ReadingTable, Sample, Series
 from cadenza.record import LoadLabel, Point
-from cadenza.store.telemetry import Sample, TelemetryLog
-from support.telemetry import S, edges, engine, log, sample
+from support.telemetry import S, edges, engine, log, sample, series
 
 CARD, OTHER = "0000:43:00.0", "0000:03:00.0"
 POINT = Point(index=0, model="m", load=LoadLabel.CLOSED, concurrency=1)
@@ -19,11 +19,11 @@ def describe(samples: list[Sample], window: Stretch = WHOLE, tok_per_s: float = 
 
 def card(at_s: float, gpu: str = CARD, **values: float) -> Sample:
     """`busy_ratio=0.5`; labels other than the card's follow two underscores: `power_watts__type_average`."""
-    keyed = {}
+    keyed: dict[str | Series, float] = {}
     for name, value in values.items():
         family, _, rest = name.partition("__")
         label, _, told = rest.partition("_")
-        keyed[f"amdgpu_{family}{{gpu={gpu}{f',{label}={told}' if rest else ''}}}"] = value
+        keyed[f"gpu_{family}{{gpu={gpu},vendor=amd{f',{label}={told}' if rest else ''}}}"] = value
     return sample("amdgpu", at_s, keyed)
 
 
@@ -62,9 +62,12 @@ def test_a_source_with_too_few_samples_in_the_window_does_not_take_it_from_the_o
 
 
 def test_a_card_has_the_name_that_its_driver_gives_it() -> None:
-    info = {f"amdgpu_info{{gpu={CARD},card=card1,gfx=gfx1030,product=AMD Radeon RX 6900 XT,driver=6.8}}": 1.0}
+    labels = (("gpu", CARD), ("vendor", "amd"), ("card", "card1"), ("product", "AMD Radeon RX 6900 XT, 16 GB"))
+    info: dict[str | Series, float] = {Series("gpu_info", labels): 1.0}
     (gpu,) = describe([sample("amdgpu", 0, info)]).gpus
-    assert gpu.product == "AMD Radeon RX 6900 XT"
+    assert gpu.product == "AMD Radeon RX 6900 XT, 16 GB"
+    nameless = sample("amdgpu", 0, {Series("gpu_info", (("gpu", CARD), ("product", ""))): 1.0})
+    assert describe([nameless]).gpus[0].product is None
     assert describe([card(0, busy_ratio=0.5)]).gpus[0].product is None
 
 
@@ -129,15 +132,15 @@ def test_pcie_is_the_mean_of_what_passed_and_the_least_of_the_link() -> None:
     assert (gpu.pcie_width_lanes, gpu.pcie_sent_bytes_per_s) == (8, None)
 
 
-def test_nvidias_series_are_the_same() -> None:
-    found = describe([sample("nvml", k, {f"nvidia_busy_ratio{{gpu={CARD}}}": 0.25}) for k in range(4)])
+def test_a_card_of_another_vendor_has_the_same_series() -> None:
+    found = describe([sample("nvml", k, {f"gpu_busy_ratio{{gpu={CARD},vendor=nvidia}}": 0.25}) for k in range(4)])
     assert (found.gpus[0].gpu, found.gpus[0].busy_mean) == (CARD, 0.25)
 
 
 def test_the_host_is_told_without_its_loopback_device() -> None:
     def host(at_s: int) -> Sample:
         cpu = {"user": 0.5, "system": 0.1, "iowait": 0.1, "steal": 0.05, "idle": 0.25}
-        values = {f"cadenza_host_cpu_ratio{{mode={mode}}}": share for mode, share in cpu.items()}
+        values: dict[str | Series, float] = {f"cadenza_host_cpu_ratio{{mode={m}}}": share for m, share in cpu.items()}
         values["cadenza_host_memory_available_bytes"] = 1000 - at_s
         for device, per_s in (("lo", 1e9), ("eth0", 300), ("eth1", 200)):
             values[f"cadenza_host_network_received_bytes_total{{device={device}}}"] = 7 + per_s * at_s
@@ -155,10 +158,9 @@ def test_the_host_is_told_without_its_loopback_device() -> None:
 
 def test_gauges_of_several_servers_add_up_and_the_fullest_cache_counts() -> None:
     def page(at_s: int, waiting: int) -> Sample:
-        values: dict[str, float] = {}
+        values: dict[str | Series, float] = {}
         for target, kv in ((0, 0.5), (1, 0.7)):
-            labels = f"{{engine=vllm,target={target},model=m}}"
-            values |= {f"running{labels}": 4, f"waiting{labels}": waiting * target, f"kv_usage{labels}": kv}
+            values |= engine({"running": 4, "waiting": waiting * target, "kv_usage": kv}, target)
         return sample("engine", at_s, values)
 
     found = describe([page(k, waiting) for k, waiting in enumerate((0, 2, 0, 6))]).engine
@@ -183,26 +185,22 @@ def test_counters_are_the_difference_between_the_points_edges() -> None:
 
 
 def test_the_models_own_series_are_taken_or_the_only_one_there_is() -> None:
-    both = track([sample("edge", 0, {"n{target=0,model=a,b=c}": 1, "n{target=0,model=m}": 2})])
-    assert list(pick_model(both, "m")) == ["n{target=0,model=m}"]
-    assert list(pick_model(both, "a,b=c")) == ["n{target=0,model=a,b=c}"]
+    one, other = (Series("n", (("target", "0"), ("model", model))) for model in ("m", "a,b=c"))
+    both = track([sample("edge", 0, {one: 1, other: 2, "up": 3})])
+    assert list(pick_model(both, "m")) == [one]
+    assert list(pick_model(both, "a,b=c")) == [other]
     assert pick_model(both, "z") == {}
-    alone = track([sample("edge", 0, {"n{target=0,model=served}": 1})])
-    assert list(pick_model(alone, "m")) == ["n{target=0,model=served}"]
-
-
-def test_keys_are_taken_apart() -> None:
-    assert parse_key("up") == ("up", {})
-    assert parse_key("up{gpu=0000:43:00.0}") == ("up", {"gpu": "0000:43:00.0"})
-    assert parse_key("n{target=0,model=a/b,c=}x}") == ("n", {"target": "0", "model": "a/b,c=}x"})
+    alone = track([sample("edge", 0, {"n{target=0,model=served}": 1, "up": 3})])
+    assert list(pick_model(alone, "m")) == [series("n{target=0,model=served}")]
+    assert pick_model(track([sample("edge", 0, {"up": 3})]), "m") == {}
 
 
 def test_a_series_that_comes_and_goes_is_one_track_in_order_of_time() -> None:
     rows = [sample("x", 2, {"a": 2, "b": 9}), sample("x", 0, {"a": 0}), sample("x", 1, {"b": 8, "a": 1})]
     found = track(rows)
-    assert found["a"].values.tolist() == [0, 1, 2]
-    assert found["a"].at_ns.tolist() == [0, S, 2 * S]
-    assert found["b"].values.tolist() == [8, 9]
+    assert found[Series("a")].values.tolist() == [0, 1, 2]
+    assert found[Series("a")].at_ns.tolist() == [0, S, 2 * S]
+    assert found[Series("b")].values.tolist() == [8, 9]
 
 
 def test_growth_needs_two_edges_and_a_counter_that_did_not_fall() -> None:
@@ -213,8 +211,8 @@ def test_growth_needs_two_edges_and_a_counter_that_did_not_fall() -> None:
     assert growth([last, first], "m", "n") is None
     assert growth([first], "m", "n") is None
     # One of two servers was started anew: what the other did is not the sum.
-    one, other = (f"n{{target={target},model=m}}" for target in (0, 1))
-    two = [track([sample("edge", at_s, told, 0)]) for at_s, told in ((0, {one: 5, other: 0}), (9, {one: 1, other: 9}))]
+    pages = ((0, engine({"n": 5}) | engine({"n": 0}, 1)), (9, engine({"n": 1}) | engine({"n": 9}, 1)))
+    two = [track([sample("edge", at_s, values, 0)]) for at_s, values in pages]
     assert growth(two, "m", "n") is None
 
 
@@ -244,7 +242,7 @@ def test_what_could_not_be_seen_is_said_with_its_reason() -> None:
     assert describe_machine(log([], gaps), POINT, WHOLE, WHOLE, 1.0).unseen[-1] == "the kernel's log (denied)"
     read = sample("kernel", 1, {"cadenza_kernel_events_total{event=xid}": 0})
     assert describe_machine(log([read], gaps), POINT, WHOLE, WHOLE, 1.0).unseen[-1] == "the host"
-    gaps = [("amdgpu", "amdgpu_fan_speed_rpm", CARD, "absent")]
+    gaps = [("amdgpu", "gpu_fan_speed_rpm", CARD, "absent")]
     seen = [card(1, busy_ratio=0.0), sample("host", 1, {"cadenza_host_cores": 2}), *edges({"n": 0}, {"n": 1})]
     assert describe_machine(log(seen, gaps), POINT, WHOLE, WHOLE, 1.0).unseen == [f"of {CARD} fan_speed_rpm (absent)"]
     assert not describe(seen, here=False).server_here
@@ -268,6 +266,6 @@ def test_virtual_time_has_a_page_at_its_edges_and_no_machine_to_miss() -> None:
 
 
 def test_an_empty_log_is_no_error() -> None:
-    found = describe_machine(TelemetryLog(True, [], []), POINT, WHOLE, Stretch(0, -1), float("nan"))
+    found = describe_machine(ReadingTable(True, [], []), POINT, WHOLE, Stretch(0, -1), float("nan"))
     assert (found.samples, found.gpus, found.engine, found.joules_per_tok) == (0, [], None, None)
-    assert engine({"n": 1}) == {"n{engine=vllm,target=0,model=m}": 1}
+    assert engine({"n": 1}) == {series("n{engine=vllm,target=0,model=m}"): 1}

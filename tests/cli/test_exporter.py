@@ -21,17 +21,17 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from cadenza.cli import exporter
 from cadenza.engine.board.boards import Board
 from cadenza.errors import CadenzaError, UsageError
+from cadenza.readings import Collected, Collector, Reading
 from cadenza.record import PointStatus
 from cadenza.store.manifest import RunStatus
 from cadenza.store.rundir import create_run
 from cadenza.telemetry.kernel.log import KernelLog
-from cadenza.telemetry.reading import Collected, Reading
 from support.runs import manifest
 
 ADDRESS = "0000:43:00.0"
 
 
-class Twice:
+class Twice(Collector):
     """Busy in its second round only, as a share that needs two."""
 
     name = "fake"
@@ -41,7 +41,9 @@ class Twice:
 
     def collect(self) -> Collected:
         self.calls += 1
-        return Collected([Reading("amdgpu_busy_ratio", (("gpu", ADDRESS),), 0.5)] if self.calls > 1 else [], [])
+        return Collected(
+            [Reading("gpu_busy_ratio", (("gpu", ADDRESS), ("vendor", "amd")), 0.5)] if self.calls > 1 else [], []
+        )
 
 
 def parse(*argv: str) -> argparse.Namespace:
@@ -63,7 +65,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporter, "find_collectors", lambda args: [Twice()])
+    monkeypatch.setattr(exporter, "make_collectors", lambda args: [Twice()])
 
 
 def test_defaults_are_loopback_and_half_a_second() -> None:
@@ -77,7 +79,7 @@ def test_once_is_one_page_after_two_rounds(capsys: pytest.CaptureFixture[str]) -
     assert run("--once", "--interval", "0.05") == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert f'\namdgpu_busy_ratio{{gpu="{ADDRESS}"}} 0.5\n' in out
+    assert f'\ngpu_busy_ratio{{gpu="{ADDRESS}",vendor="amd"}} 0.5\n' in out
     assert "rocm_" not in out
 
 
@@ -118,7 +120,7 @@ def test_one_page_does_not_wait_for_a_long_interval(capsys: pytest.CaptureFixtur
     assert run("--once", "--interval", "3600") == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert f'\namdgpu_busy_ratio{{gpu="{ADDRESS}"}} 0.5\n' in out
+    assert f'\ngpu_busy_ratio{{gpu="{ADDRESS}",vendor="amd"}} 0.5\n' in out
 
 
 def test_who_has_nothing_for_the_page_is_named_with_the_reason(
@@ -128,7 +130,7 @@ def test_who_has_nothing_for_the_page_is_named_with_the_reason(
     shutil.copy("/proc/stat", tmp_path / "proc/stat")
     assert run("--once", "--root", str(tmp_path), "--kernel-log", "none", "--interval", "0.05") == 0
     out, err = capsys.readouterr()
-    assert err == "amdgpu has nothing to tell: absent\npcie has nothing to tell: absent\n"
+    assert err == "amdgpu: no devices found\npcie: no devices found\n"
     assert "\ncadenza_host_cores " in out
 
 
@@ -182,7 +184,7 @@ def test_what_may_not_be_looked_at_is_a_usage_error_too(root: Path, monkeypatch:
 
 
 def names(*argv: str) -> list[str]:
-    return [collector.name for collector in exporter.find_collectors(parse(*argv))]
+    return [collector.name for collector in exporter.make_collectors(parse(*argv))]
 
 
 def test_a_board_has_cards_and_the_traffic_of_those_that_count_it(root: Path) -> None:
@@ -224,12 +226,10 @@ def test_runs_are_told_on_request_while_they_go_on(
 def test_one_page_of_a_board_has_both_cards(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--once", "--root", str(root), "--interval", "0.05") == 0
     families = {family.name: family for family in read_text(capsys.readouterr().out)}
-    assert [sample.value for sample in families["amdgpu_up"].samples] == [1, 1]
-    cards = {sample.labels["gfx"]: sample.labels["gpu"] for sample in families["amdgpu_info"].samples}
+    assert [sample.value for sample in families["gpu_up"].samples] == [1, 1]
+    cards = {sample.labels["gfx"]: sample.labels["gpu"] for sample in families["gpu_info"].samples}
     assert cards.keys() == {"gfx906", "gfx1030"}
-    sizes = {
-        s.labels["gpu"]: s.value for s in families["amdgpu_memory_size_bytes"].samples if s.labels["pool"] == "vram"
-    }
+    sizes = {s.labels["gpu"]: s.value for s in families["gpu_memory_size_bytes"].samples if s.labels["pool"] == "vram"}
     # 32 and 16 GiB, less what the board's cards keep for themselves.
     assert sizes[cards["gfx906"]] == pytest.approx(32 * 2**30, rel=0.01)
     assert sizes[cards["gfx1030"]] == pytest.approx(16 * 2**30, rel=0.01)
@@ -243,8 +243,8 @@ def test_a_file_that_cannot_be_read_is_counted_and_takes_nothing_else_along(
     file.mkdir()
     assert run("--once", "--root", str(root), "--interval", "0.05") == 0
     families = {family.name: family for family in read_text(capsys.readouterr().out)}
-    told = [(s.labels["gpu"], s.labels["pool"]) for s in families["amdgpu_memory_used_bytes"].samples]
-    first, second = (sample.labels["gpu"] for sample in families["amdgpu_up"].samples)
+    told = [(s.labels["gpu"], s.labels["pool"]) for s in families["gpu_memory_used_bytes"].samples]
+    first, second = (sample.labels["gpu"] for sample in families["gpu_up"].samples)
     assert (first, "vram") not in told
     assert {(first, "gtt"), (second, "vram"), (second, "gtt")} <= set(told)
     failed = {"collector": "amdgpu", "reason": "failed"}
@@ -289,17 +289,17 @@ def gpus(page: dict[str, Any], name: str) -> dict[str, float]:
 def test_a_card_that_vanishes_is_down_and_tells_nothing_more(root: Path) -> None:
     with exporting("--root", str(root)) as (_, port):
         deadline = time.monotonic() + 20
-        while len(up := gpus(scrape(port), "amdgpu_up")) < 2 and time.monotonic() < deadline:
+        while len(up := gpus(scrape(port), "gpu_up")) < 2 and time.monotonic() < deadline:
             time.sleep(0.05)
         assert set(up.values()) == {1}
         card = root / "sys/class/drm/card1"
         (lost,) = (gpu for gpu in up if gpu in (card / "device/uevent").read_text())
         shutil.rmtree(card.resolve())
-        while gpus(page := scrape(port), "amdgpu_up").get(lost) != 0 and time.monotonic() < deadline:
+        while gpus(page := scrape(port), "gpu_up").get(lost) != 0 and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert gpus(page, "amdgpu_up")[lost] == 0
-        assert lost not in gpus(page, "amdgpu_busy_ratio")
-        assert len(gpus(page, "amdgpu_busy_ratio")) == 1
+        assert gpus(page, "gpu_up")[lost] == 0
+        assert lost not in gpus(page, "gpu_busy_ratio")
+        assert len(gpus(page, "gpu_busy_ratio")) == 1
 
 
 @pytest.mark.slow
@@ -309,7 +309,7 @@ def test_a_service_that_starts_before_the_first_run_waits_for_its_folder(root: P
     late = ("--runs", str(folder), "--smi-json", str(text))
     with exporting("--root", str(root), "--kernel-log", "none", *late) as (process, port):
         assert process.stderr is not None
-        assert process.stderr.readline() == f"warning: --runs {folder}: there is no such folder yet; it is waited for\n"
+        assert process.stderr.readline() == f"warning: --runs {folder}: there is no such folder yet; waiting for it\n"
         assert "--smi-json" in process.stderr.readline()
         assert "cadenza_runs_running" not in scrape(port)
         writer = create_run(folder / "r1", manifest())
@@ -317,12 +317,12 @@ def test_a_service_that_starts_before_the_first_run_waits_for_its_folder(root: P
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             page = scrape(port)
-            if "cadenza_runs_running" in page and "0000:83:00.0" in gpus(page, "amdgpu_busy_ratio"):
+            if "cadenza_runs_running" in page and "0000:83:00.0" in gpus(page, "gpu_busy_ratio"):
                 break
             time.sleep(0.05)
         writer.close(RunStatus.COMPLETE)
         assert [sample.value for sample in page["cadenza_runs_running"].samples] == [1]
-        assert gpus(page, "amdgpu_busy_ratio")["0000:83:00.0"] == 0.5
+        assert gpus(page, "gpu_busy_ratio")["0000:83:00.0"] == 0.5
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from cadenza.analysis.summary import PointSummary, summarise_point
+from cadenza.api import open_run
 from cadenza.cli import fit
-from cadenza.cli.show import read_summary
 from cadenza.engine import profile
 from cadenza.engine.api.http_api import HttpApi
 from cadenza.engine.core.core import Core, Instance
@@ -109,9 +109,10 @@ def again(fitted: MeasuredFit, spec: Spec, model: str) -> list[PointSummary]:
 def test_a_golden_run_comes_back(tmp_path: Path) -> None:
     out = tmp_path / "p.toml"
     assert run_fit(str(GOLDEN), "-o", str(out)) == 0
-    found, summary = read_summary(GOLDEN)
+    stored = open_run(GOLDEN)
+    summary = stored.summary
     # The same load with more answers: twelve of ten tokens are too few for the law's deck to go round.
-    spec = msgspec.structs.replace(found.manifest.spec, requests=320)
+    spec = msgspec.structs.replace(stored.spec, requests=320)
     for old, new in zip(summary.points, again(read_fit(out), spec, "Qwen/Qwen3-8B"), strict=True):
         assert new.ttft_ms.mean == pytest.approx(old.ttft_ms.mean, rel=0.02)
         assert new.tpot_ms.mean == pytest.approx(old.tpot_ms.mean, rel=0.02)
@@ -138,7 +139,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Spec], Path]:
 def test_a_run_comes_back(runs: Callable[[Spec], Path], spec: Spec, tmp_path: Path) -> None:
     out = tmp_path / "p.toml"
     assert run_fit(str(runs(spec)), "-o", str(out)) == 0
-    _, summary = read_summary(runs(spec))
+    summary = open_run(runs(spec)).summary
     for old, new in zip(summary.points, again(read_fit(out), spec, MODEL), strict=True):
         assert old.verdict in ("VALID", "SUSPECT"), old.reasons
         assert new.ttft_ms.mean == pytest.approx(old.ttft_ms.mean, rel=0.02)

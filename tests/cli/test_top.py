@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.analysis.snapshot import Glance, Stream
+from cadenza.analysis.snapshot import Snapshot, Stream
 from cadenza.cli import top
 from cadenza.engine.api import child
 from cadenza.errors import TargetError, UsageError
@@ -53,9 +53,9 @@ class Scripted:
     def wait(self) -> None:
         self.waited = True
 
-    def look(self) -> Glance:
+    def snapshot(self) -> Snapshot:
         self.left -= 1
-        return Glance(at=5.0, source="s", status="up", streams=[Stream(model="m", running=self.left)])
+        return Snapshot(at=5.0, source="s", status="up", streams=[Stream(model="m", running=self.left)])
 
 
 @pytest.fixture

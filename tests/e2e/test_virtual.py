@@ -26,7 +26,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A folder of its own, and neither engine process nor socket nor sleep."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("cadenza.cli.reach.child.start", forbidden)  # imports what would else be imported below
+    monkeypatch.setattr("cadenza.measure.reach.child.start", forbidden)  # imports what would else be imported below
     monkeypatch.setattr(socket, "socket", forbidden)
     monkeypatch.setattr(socket, "create_connection", forbidden)
     monkeypatch.setattr(time, "sleep", forbidden)
@@ -151,7 +151,7 @@ def test_a_duration_is_in_virtual_time() -> None:
         (("--virtual", "--model", "none-such"), 3, "the embedded engine has no model 'none-such'; it has: Qwen/"),
         (("--virtual", "--url", "http://localhost:1"), 2, "--virtual is for the embedded engine"),
         (("--virtual", "--speed", "10"), 2, "--virtual and --speed exclude each other"),
-        (("--virtual", "--timing", "magic"), 2, "--timing knows calibrated, physics and measured, not 'magic'"),
+        (("--virtual", "--timing", "magic"), 2, "--timing 'magic' is not one of calibrated"),
         (("--virtual", "--prompts", "jsonl:none-such"), 2, "none-such"),
     ],
 )

@@ -8,13 +8,13 @@ import pytest
 
 from cadenza.clock import ManualClock
 from cadenza.errors import UsageError
-from cadenza.live.run import RunView, engine_figures, find_running
+from cadenza.live.run import RunView, find_running
 from cadenza.record import LoadLabel, Outcome, Phase, Point, PointStatus
 from cadenza.store.manifest import RunStatus
 from cadenza.store.rundir import RunWriter, create_run
 from cadenza.store.telemetry import Header, TelemetryFile
 from support.runs import MS, manifest, record
-from support.telemetry import S, engine, sample
+from support.telemetry import S, engine, readings
 
 
 @pytest.fixture
@@ -34,12 +34,12 @@ def follow(run: RunWriter, window_s: float = 10, clock: ManualClock | None = Non
 
 def test_answers_are_counted_as_they_come(run: RunWriter) -> None:
     view = follow(run)
-    assert view.look().streams[0].ttft_ms is None
+    assert view.snapshot().streams[0].ttft_ms is None
     for index in range(5):
         run.append(record(index))
     run.append(msgspec.structs.replace(record(5), outcome=Outcome.HTTP_ERROR, output_tokens=None, event_ns=[]))
     run.append(msgspec.structs.replace(record(6), phase=Phase.WARMUP))
-    found = view.look()
+    found = view.snapshot()
     assert found.run is not None
     assert (found.run.point, found.run.points, found.run.ended, found.run.failed) == (1, 1, 6, 1)
     (stream,) = found.streams
@@ -60,7 +60,7 @@ def test_only_the_windows_answers_count(run: RunWriter) -> None:
     for index in range(100):
         run.append(record(index))
     view = follow(run, window_s=0.4)
-    (stream,) = view.look().streams
+    (stream,) = view.snapshot().streams
     assert stream.ttft_ms is not None
     assert stream.ttft_ms.n == 10  # one each 40 ms
     assert len(view._answers) == 10
@@ -69,18 +69,18 @@ def test_only_the_windows_answers_count(run: RunWriter) -> None:
 def test_a_new_point_begins_with_nothing(run: RunWriter) -> None:
     view = follow(run)
     run.append(record(0))
-    assert view.look().streams[0].ttft_ms is not None
+    assert view.snapshot().streams[0].ttft_ms is not None
     run.manifest.points.append(
         Point(index=1, model="n", load=LoadLabel.OPEN, rate_per_s=2, planned=9, start_ns=41 * MS)
     )
     run.save_manifest()
-    found = view.look()
+    found = view.snapshot()
     assert found.run is not None
     assert (found.run.point, found.run.points, found.run.model, found.run.ended) == (2, 2, "n", 0)
     assert found.streams[0].ttft_ms is None
     late = msgspec.structs.replace(record(2), point=1, model="n", intended_ns=70 * MS)
     run.append(late)
-    (stream,) = view.look().streams
+    (stream,) = view.snapshot().streams
     # Sent at 80, first token at 100 ms; due at 70.
     assert stream.ttft_ms is not None
     assert stream.user_ttft_ms is not None
@@ -92,11 +92,11 @@ def test_the_engines_counters_are_believed_before_the_answers(run: RunWriter) ->
     file = TelemetryFile(run.path, Header(server_here=True))
     for second, tokens in ((1, 100), (3, 300)):
         values = engine({"running": 4, "generation_tokens_total": tokens})
-        file.sample("engine", values, lambda at=second: at * S)  # type: ignore[misc]
-    file.sample("host", {"cadenza_host_cpu_ratio{mode=idle}": 0.75}, lambda: 3 * S)
-    file.sample("amdgpu", {"amdgpu_busy_ratio{gpu=0000:43:00.0}": 0.5}, lambda: 3 * S)
+        file.sample("engine", readings(values), lambda at=second: at * S)  # type: ignore[misc]
+    file.sample("host", readings({"cadenza_host_cpu_ratio{mode=idle}": 0.75}), lambda: 3 * S)
+    file.sample("amdgpu", readings({"gpu_busy_ratio{gpu=0000:43:00.0,vendor=amd}": 0.5}), lambda: 3 * S)
     file.close()
-    found = follow(run).look()
+    found = follow(run).snapshot()
     (stream,) = found.streams
     assert (stream.running, stream.generation_tok_per_s, stream.rates_from) == (4, 100, "engine")
     assert found.host is not None
@@ -108,43 +108,21 @@ def test_the_engines_counters_are_believed_before_the_answers(run: RunWriter) ->
 
 def test_what_has_stopped_moving_is_left_out(run: RunWriter) -> None:
     file = TelemetryFile(run.path, Header())
-    file.sample("amdgpu", {"amdgpu_busy_ratio{gpu=0000:43:00.0}": 0.5}, lambda: 1 * S)
-    file.sample("host", {"cadenza_host_cores": 2}, lambda: 12 * S)
+    file.sample("amdgpu", readings({"gpu_busy_ratio{gpu=0000:43:00.0,vendor=amd}": 0.5}), lambda: 1 * S)
+    file.sample("host", readings({"cadenza_host_cores": 2}), lambda: 12 * S)
     file.close()
-    found = follow(run).look()
+    found = follow(run).snapshot()
     assert found.cards == []
     assert found.notes == ["No GPU is seen by the run."]
 
 
-def test_figures_are_summed_over_the_base_urls() -> None:
-    def both(at_s: float, one: float, other: float) -> dict[str, float]:
-        return {
-            f"{name}{{engine=vllm,target={target},model=m}}": value
-            for target, value in ((0, one), (1, other))
-            for name in ("running", "generation_tokens_total", "kv_usage")
-        }
-
-    samples = [sample("engine", 0, both(0, 0.0, 0.1)), sample("engine", 2, both(2, 0.5, 0.7))]
-    found = engine_figures(samples, "m")
-    assert found["running"] == pytest.approx(1.2)
-    assert found["kv_usage"] == 0.7
-    assert found["generation_tok_per_s"] == pytest.approx(1.1 / 2)
-    assert engine_figures(samples, "other") == found  # the only model there is, under another name
-    assert engine_figures([], "m") == {}
-
-
-def test_a_counter_that_fell_is_left_out() -> None:
-    samples = [sample("engine", at, engine({"running": 1, "generation_tokens_total": n})) for at, n in ((0, 9), (1, 2))]
-    assert engine_figures(samples, "m") == {"running": 1}
-
-
 def test_a_run_is_over_when_nobody_writes_it(run: RunWriter) -> None:
     view = follow(run)
-    assert view.look().status == "running"
+    assert view.snapshot().status == "running"
     assert not view.over
     run.append(record(0))
     run.close(RunStatus.COMPLETE)
-    last = view.look()
+    last = view.snapshot()
     assert (last.status, view.over) == ("complete", True)
     assert last.run is not None
     assert last.run.ended == 1
@@ -154,7 +132,7 @@ def test_silence_is_said(run: RunWriter) -> None:
     clock = ManualClock()
     view = follow(run, clock=clock)
     clock.advance_to(7 * S)
-    assert "Nothing new for 7 s." in view.look().notes
+    assert "Nothing new for 7 s." in view.snapshot().notes
 
 
 def test_a_long_run_is_caught_up_with_piece_by_piece(run: RunWriter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,12 +141,12 @@ def test_a_long_run_is_caught_up_with_piece_by_piece(run: RunWriter, monkeypatch
     monkeypatch.setattr("cadenza.live.run._PIECES", 1)
     monkeypatch.setattr("cadenza.store.tail.Tail.read.__defaults__", (1000,))
     view = follow(run)
-    first = view.look()
+    first = view.snapshot()
     assert first.run is not None
     assert 0 < first.run.ended < 50
     assert "Reading what has been written until now." in first.notes
     view.wait()
-    last = view.look()
+    last = view.snapshot()
     assert last.run is not None
     assert last.run.ended == 50
 

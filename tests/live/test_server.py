@@ -10,13 +10,13 @@ from cadenza.clock import ManualClock
 from cadenza.engine import profile
 from cadenza.engine.api.http_api import HttpApi
 from cadenza.errors import TargetError
-from cadenza.live import server as glance
+from cadenza.live import server as live_server
 from cadenza.live.server import EngineScrapes, ServerView, describe_stream
 from cadenza.load.fetch import Answer, Page
 from cadenza.load.memory import MemoryTransport
 from cadenza.load.target import IN_PROCESS
+from cadenza.readings import Collected, Collector, Missing, Reading
 from cadenza.telemetry.engine_state import EngineState, Histogram
-from cadenza.telemetry.reading import Collected, Missing, Reading
 from cadenza.telemetry.sampler import Sampler
 
 S = 1_000_000_000
@@ -51,7 +51,7 @@ class Network:
 @pytest.fixture
 def network(monkeypatch: pytest.MonkeyPatch) -> Network:
     made = Network()
-    monkeypatch.setattr(glance, "fetch", made.fetch)
+    monkeypatch.setattr(live_server, "fetch", made.fetch)
     return made
 
 
@@ -116,7 +116,7 @@ def test_nothing_looked_up_is_no_hit_rate_and_no_request_no_latency() -> None:
 
 
 def test_the_window_slides(network: Network) -> None:
-    found = scraped(network, *(page(100 * second) for second in range(30))).look()
+    found = scraped(network, *(page(100 * second) for second in range(30))).window()
     assert found.last is not None
     assert found.base is not None
     assert found.last.at_ns - found.base.at_ns == 10 * S
@@ -125,7 +125,7 @@ def test_the_window_slides(network: Network) -> None:
 
 def test_a_long_window_keeps_few_pages(network: Network) -> None:
     scrapes = scraped(network, *(page(second) for second in range(2000)), window_s=1000)
-    found = scrapes.look()
+    found = scrapes.window()
     assert found.last is not None
     assert found.base is not None
     assert 1000 * S <= found.last.at_ns - found.base.at_ns <= 1032 * S
@@ -133,7 +133,7 @@ def test_a_long_window_keeps_few_pages(network: Network) -> None:
 
 
 def test_an_engine_that_begins_anew_is_measured_from_then_on(network: Network) -> None:
-    found = scraped(network, page(100), page(200), page(5), page(25)).look()
+    found = scraped(network, page(100), page(200), page(5), page(25)).window()
     assert found.base is not None
     assert found.base.states["m"].generation_tokens_total == 5
     assert found.restarted_ns == 3 * S
@@ -145,18 +145,18 @@ def test_a_server_that_goes_away_is_said_to_have_and_its_last_figures_are_not_it
     with pytest.raises(TargetError, match="Connection refused"):
         view(network, GONE)
     seen = view(network, page(100))
-    before = seen.describe(seen._scrapes.look(), [])
+    before = seen.describe(seen._scrapes.window(), [])
     assert (before.status, before.streams) == ("up", [Stream(model="m", engine="vllm", running=1)])
     network.script = iter([GONE, GONE, page(220)])
     seen._scrapes.collect()
     seen._scrapes.collect()
-    gone = seen.describe(seen._scrapes.look(), [])
+    gone = seen.describe(seen._scrapes.window(), [])
     assert (gone.status, gone.window_s) == ("down", None)
     assert gone.streams == [Stream(model="m", engine="vllm")]
     # One second for /version, two for the two tries.
     assert gone.notes[0].startswith("No answer for 3 s, still trying: http://h:8000/metrics: Connection refused")
     seen._scrapes.collect()
-    back = seen.describe(seen._scrapes.look(), [])
+    back = seen.describe(seen._scrapes.window(), [])
     assert (back.status, back.window_s) == ("up", 4)
     assert back.streams[0].generation_tok_per_s == 30
 
@@ -176,7 +176,7 @@ def test_a_server_without_metrics_is_refused_with_what_to_do(network: Network, a
         view(network, answer)
 
 
-class Scripted:
+class Scripted(Collector):
     name = "amdgpu"
 
     def __init__(self, *readings: Reading) -> None:
@@ -187,12 +187,12 @@ class Scripted:
 
 
 def test_cards_are_seen_where_there_are_collectors_and_missed_with_the_reason(network: Network) -> None:
-    busy, nothing = Scripted(Reading("amdgpu_busy_ratio", (("gpu", CARD),), 0.5)), Scripted()
+    busy, nothing = Scripted(Reading("gpu_busy_ratio", (("gpu", CARD), ("vendor", "amd")), 0.5)), Scripted()
     for collector, cards, notes in ((busy, [CARD], []), (nothing, [], ["No GPU is seen here (amdgpu: absent)."])):
         seen = view(network, page(1))
         states = Sampler([collector], 1.0)
-        states.look()
-        found = seen.describe(seen._scrapes.look(), states.states())
+        states.poll()
+        found = seen.describe(seen._scrapes.window(), states.states())
         assert [card.gpu for card in found.cards] == cards
         assert found.notes == notes
         assert found.local
@@ -202,25 +202,25 @@ def test_an_engine_without_latencies_is_said_to_have_none(network: Network) -> N
     llama = Answer(200, "text/plain", b"llamacpp:requests_processing 2\nllamacpp:tokens_predicted_total 9\n")
     seen = view(network, llama)
     told = "llamacpp has no latencies on its page: a run against it measures them."
-    assert told in seen.look().notes
+    assert told in seen.snapshot().notes
     network.script = iter([GONE])
     seen._scrapes.collect()
-    assert told not in seen.look().notes  # nothing is known of one that is away
-    assert not any("latencies" in note for note in view(network, page(1)).look().notes)
+    assert told not in seen.snapshot().notes  # nothing is known of one that is away
+    assert not any("latencies" in note for note in view(network, page(1)).snapshot().notes)
 
 
 def test_a_server_elsewhere_has_neither_cards_nor_host(network: Network) -> None:
-    found = view(network, page(1), why_not="It is elsewhere.").look()
+    found = view(network, page(1), why_not="It is elsewhere.").snapshot()
     assert (found.local, found.cards, found.host, found.notes) == (False, [], None, ["It is elsewhere."])
 
 
 def test_a_models_name_is_shown_without_escapes(network: Network) -> None:
-    found = view(network, page(1, model="a\x1b[2Jb")).look()
+    found = view(network, page(1, model="a\x1b[2Jb")).snapshot()
     assert found.streams[0].model == "a [2Jb"
 
 
 def test_the_embedded_engine_says_that_it_is_simulated() -> None:
     transport = MemoryTransport(HttpApi(profile.load("mi50-rx6900xt")))
-    found = ServerView(transport, IN_PROCESS, (), 1.0, 10.0, now_s=lambda: 0.0).look()
+    found = ServerView(transport, IN_PROCESS, (), 1.0, 10.0, now_s=lambda: 0.0).snapshot()
     assert found.simulated
     assert {stream.running for stream in found.streams} == {0}

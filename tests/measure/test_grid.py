@@ -43,7 +43,6 @@ def test_of_the_embedded_engine_128_requests_and_at_least_twelve_rounds() -> Non
         (Spec(urls=("http://a:1",), duration_s=5.0), False),
         (Spec(engine=ENGINE), False),
         (Spec(engine=ENGINE, requests="auto"), True),
-        (Spec(engine=ENGINE, requests="auto", duration_s=5.0), False),
     ],
 )
 def test_a_real_server_is_measured_until_that_is_enough(spec: Spec, auto: bool) -> None:

@@ -3,16 +3,16 @@
 import re
 import subprocess
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from cadenza.observe.alertmanager import alertmanager_config
-from cadenza.observe.alerts import Severity, alerts
-from cadenza.observe.yaml_text import render
+from cadenza.observe.lint import SEVERITIES
+from cadenza.observe.shipped import read_text, read_yaml, rules_of
 from support.prometheus import needs
 
-CONFIG: Any = alertmanager_config()
+CONFIG: Any = read_yaml("alertmanager.yml")
+ALERTS: dict[str, str] = {rule["alert"]: rule["labels"]["severity"] for rule in rules_of(read_yaml("rules/alerts.yml"))}
 
 
 def matches(matchers: list[str], labels: dict[str, str]) -> bool:
@@ -38,21 +38,21 @@ def inhibited(source: dict[str, str], target: dict[str, str]) -> bool:
 
 def test_each_severity_has_a_receiver_of_its_own() -> None:
     routes = {route["matchers"][0]: route["receiver"] for route in CONFIG["route"]["routes"]}
-    assert routes == {f'severity="{name}"': name for name in get_args(Severity)}
+    assert routes == {f'severity="{name}"': name for name in SEVERITIES}
     assert {receiver["name"] for receiver in CONFIG["receivers"]} == set(routes.values())
 
 
 def test_an_exporter_that_is_down_silences_nothing() -> None:
     """It is a warning, and its node may have another exporter; what the kernel said of a card stands."""
     down = {"alertname": "ExporterDown", "node": "box", "instance": "box:9101", "severity": "warning"}
-    for alert in alerts():
-        here = {"alertname": alert.name, "node": "box", "instance": "box:9101", "gpu": "0000:43:00.0"}
-        assert not inhibited(down, here), alert.name
+    for alert in ALERTS:
+        here = {"alertname": alert, "node": "box", "instance": "box:9101", "gpu": "0000:43:00.0"}
+        assert not inhibited(down, here), alert
 
 
 def test_nothing_silences_what_is_worse() -> None:
     order = ["info", "warning", "critical"]
-    severities = {alert.name: order.index(alert.severity) for alert in alerts()}
+    severities = {alert: order.index(severity) for alert, severity in ALERTS.items()}
     labels = {"node": "box", "instance": "box:8000", "model_name": "m", "gpu": "0000:43:00.0"}
     silenced = [
         (one, other)
@@ -84,16 +84,16 @@ def test_an_engine_that_is_down_silences_what_is_said_of_its_inside() -> None:
 
 def test_a_hang_silences_only_that_all_cards_are_busy() -> None:
     hung = {"alertname": "GpuHung", "node": "box", "instance": "box:8000", "model_name": "m", "engine": "0"}
-    names = [alert.name for alert in alerts() if inhibited(hung, {"alertname": alert.name, "node": "box"})]
+    names = [alert for alert in ALERTS if inhibited(hung, {"alertname": alert, "node": "box"})]
     assert names == ["GpusSaturated"]
 
 
 @pytest.mark.slow
 @needs("amtool")
-@pytest.mark.parametrize("labels", [*({"severity": name} for name in get_args(Severity)), {}])
+@pytest.mark.parametrize("labels", [*({"severity": name} for name in SEVERITIES), {}])
 def test_amtool_sends_each_severity_to_its_receiver(tmp_path: Path, labels: dict[str, str]) -> None:
     file = tmp_path / "alertmanager.yml"
-    file.write_text(render(CONFIG, ""), encoding="utf-8")
+    file.write_text(read_text("alertmanager.yml"), encoding="utf-8")
     pairs = [f"{name}={value}" for name, value in {**labels, "alertname": "GpuHot", "node": "box"}.items()]
     done = subprocess.run(
         ["amtool", "config", "routes", "test", f"--config.file={file}", *pairs],

@@ -7,10 +7,9 @@ import pytest
 import yaml
 
 from cadenza.errors import CadenzaError, UsageError
-from cadenza.observe.bundle import MANIFEST, lay_out, read_manifest, write
-from cadenza.observe.cases import cases
-from cadenza.observe.rule_tests import fill, rule_tests
+from cadenza.observe.bundle import MANIFEST, read_manifest, write
 from cadenza.observe.settings import Settings
+from cadenza.observe.shipped import FOLDER, lay_out, read_text
 
 FILES = {
     *("prometheus.yml", "rules/recording.yml", "rules/alerts.yml", "rules/tests.yml", "alertmanager.yml"),
@@ -69,7 +68,7 @@ def test_a_folder_with_files_of_somebody_s_is_left_as_it_is(tmp_path: Path) -> N
     (tmp_path / "README.md").write_bytes(b"\xff theirs")
     (tmp_path / "other").write_bytes(b"")
     before = files_in(tmp_path)
-    with pytest.raises(UsageError, match=r"did not write \(README.md\): take a new or empty folder"):
+    with pytest.raises(UsageError, match=r"did not write \(README.md\): choose a new or empty folder"):
         write(Settings(), tmp_path)
     assert files_in(tmp_path) == before
     assert "README.md" in write(Settings(), tmp_path, force=True).updated
@@ -90,7 +89,7 @@ def test_a_manifest_that_was_lost_is_made_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a[b]", "a*", "a?", "a\\b", "$HOME", "a\nb", "a\udcffb"])
 def test_a_folder_whose_name_means_more_than_itself_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="take another folder"):
+    with pytest.raises(UsageError, match="choose another folder"):
         write(Settings(), tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
@@ -124,7 +123,7 @@ def test_the_settings_are_remembered(tmp_path: Path) -> None:
 
 def test_a_manifest_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / MANIFEST).write_text("{}", encoding="utf-8")
-    with pytest.raises(UsageError, match="not one that this cadenza wrote"):
+    with pytest.raises(UsageError, match="no manifest of this version of cadenza"):
         read_manifest(tmp_path)
 
 
@@ -165,15 +164,29 @@ def test_grafana_finds_the_dashboards_and_prometheus(tmp_path: Path) -> None:
         assert re.fullmatch(r"[a-z]+:/[a-z/]+", data)
 
 
-def test_texts_are_filled_as_prometheus_does() -> None:
-    template = '{{ $labels.gpu }} at {{ $value | printf "%.1f" }} of {{ $labels.none }}'
-    assert fill(template, {"gpu": "a"}, "7.0") == "a at 7.0 of "
+def test_a_shipped_file_in_which_nothing_differs_is_copied_as_it_is(tmp_path: Path) -> None:
+    files = lay_out(Settings(), tmp_path)
+    for name in ("rules/recording.yml", "rules/alerts.yml", "rules/tests.yml", "prometheus.yml", "alertmanager.yml"):
+        assert files[name] == read_text(name)
+    other = lay_out(Settings(slo_ttft_p99_s=1.0), tmp_path)["rules/alerts.yml"]
+    assert other != files["rules/alerts.yml"]
+    # The comment at the top stays.
+    assert other.partition("groups:")[0] == files["rules/alerts.yml"].partition("groups:")[0]
 
 
-def test_the_rules_tests_hold_every_case() -> None:
-    tests = rule_tests(2.0)["tests"]
-    assert isinstance(tests, list)
-    shown = [test for test in tests if "alert_rule_test" in test]
-    assert len(shown) == len(cases(2.0))
-    names = [test["name"] for test in tests]
-    assert len(set(names)) == len(names)
+def test_addresses_that_are_exchanged_are_filled_in_once(tmp_path: Path) -> None:
+    settings = Settings(prometheus="127.0.0.1:9093", alertmanager="127.0.0.1:9090")
+    config = yaml.safe_load(lay_out(settings, tmp_path)["prometheus.yml"])
+    (own,) = [job for job in config["scrape_configs"] if job["job_name"] == "prometheus"]
+    assert own["static_configs"] == [{"targets": ["127.0.0.1:9093"]}]
+    assert config["alerting"]["alertmanagers"] == [{"static_configs": [{"targets": ["127.0.0.1:9090"]}]}]
+
+
+def test_nothing_of_the_shipped_defaults_is_left_in_a_bundle(tmp_path: Path) -> None:
+    settings = Settings(
+        engines=("http://e:1",), exporters=("x:2",), prometheus="127.0.0.1:3", alertmanager="127.0.0.1:4"
+    )
+    for name, text in lay_out(settings, tmp_path).items():
+        for default in (FOLDER, ":8000", ":9101", ":9090", ":9093", "{folder}", "{alerts}", "{slo}"):
+            if not name.startswith("rules/"):
+                assert default not in text.replace("box:8000", ""), (name, default)

@@ -66,23 +66,23 @@ def test_what_prometheus_finds_is_told(folder: Path, file: str, old: str, new: s
 def test_rules_that_do_not_parse_are_told_once_and_not_tested(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """promtool's own words, as 2.42 prints them."""
     words = "Checking rules/alerts.yml\n  FAILED:\nline 1: cannot unmarshal\nline 1: cannot unmarshal\n"
-    asked: list[str] = []
+    commands: list[str] = []
 
-    def ask(path: str, *arguments: str) -> programs.Answer:
-        asked.append(" ".join(arguments[:2]))
-        return programs.Answer("rules" not in arguments, words)
+    def run_program(path: str, *arguments: str) -> programs.ProgramResult:
+        commands.append(" ".join(arguments[:2]))
+        return programs.ProgramResult("rules" not in arguments, words)
 
-    monkeypatch.setattr(checking, "ask", ask)
+    monkeypatch.setattr(checking, "run_program", run_program)
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
     checks = by_name(check(folder))
     assert checks[PROGRAMS[1]].wrong == ["Checking rules/alerts.yml", "FAILED:", "line 1: cannot unmarshal"]
-    assert checks[PROGRAMS[2]] == Check(PROGRAMS[2], [], "the rules have to be put right first")
-    assert "test rules" not in asked
+    assert checks[PROGRAMS[2]] == Check(PROGRAMS[2], [], "fix the rules first")
+    assert "test rules" not in commands
 
 
 def test_a_dashboard_that_is_no_json_does_not_end_the_check(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "grafana" / "dashboards" / "gpu.json").write_text("{", encoding="utf-8")
-    monkeypatch.setattr(checking, "ask", lambda *arguments: programs.Answer(True, ""))
+    monkeypatch.setattr(checking, "run_program", lambda *arguments: programs.ProgramResult(True, ""))
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
     own, *others = check(folder)
     assert own.wrong[0].startswith("grafana/dashboards/gpu.json: no JSON")
@@ -110,13 +110,13 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
 def test_a_query_that_does_not_parse_is_told_with_its_panel(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """promtool's own words, as 2.42 prints them."""
     words = 'x.yml: 5:15: group "queries", rule 1, "query:0:shown": could not parse expression: 1:3: parse error: no'
-    monkeypatch.setattr(checking, "ask", lambda *arguments: programs.Answer(False, words))
+    monkeypatch.setattr(checking, "run_program", lambda *arguments: programs.ProgramResult(False, words))
     told = checking._check_queries("promtool", folder).wrong
     assert len(told) == 1
     assert re.fullmatch(r"cluster\.json: .+ \(A\): 1:3: parse error: no", told[0])
 
 
 def test_a_program_that_cannot_be_run_is_no_crash(tmp_path: Path) -> None:
-    answer = programs.ask(str(tmp_path / "none"))
-    assert not answer.ok
-    assert "could not be run" in answer.text
+    result = programs.run_program(str(tmp_path / "none"))
+    assert not result.ok
+    assert "could not be run" in result.text

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from cadenza.observe.dashboards import DASHBOARDS
 from cadenza.observe.lint import all_panels
+from cadenza.observe.shipped import DASHBOARDS, read_dashboard
 
 _WHY = "Grafana's types are not installed: pip install -e '.[dev]'"
 classic = pytest.importorskip("grafana_foundation_sdk.models.dashboard", reason=_WHY)
@@ -91,7 +91,7 @@ def _is_one(value: Any, hint: Any, inner: tuple[Any, ...]) -> bool:
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_grafana_knows_every_key_and_value_of_a_dashboard(name: str) -> None:
-    assert find_wrong(DASHBOARDS[name]()) == []
+    assert find_wrong(read_dashboard(name)) == []
 
 
 def panel(dashboard: Json, kind: str) -> Json:
@@ -128,7 +128,7 @@ PLACES |= {f"the options of a {kind}": (name, options_of(kind)) for name, kinds 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_key_that_grafana_does_not_know_is_told(place: str) -> None:
     name, find = PLACES[place]
-    dashboard = DASHBOARDS[name]()
+    dashboard = read_dashboard(name)
     find(dashboard)["misspelt"] = 1
     assert [sentence for sentence in find_wrong(dashboard) if "misspelt is not known" in sentence]
 
@@ -154,6 +154,6 @@ def test_a_key_that_grafana_does_not_know_is_told(place: str) -> None:
 )
 def test_a_value_that_grafana_does_not_take_is_told(place: str, key: str, value: object) -> None:
     name, find = PLACES[place]
-    dashboard = DASHBOARDS[name]()
+    dashboard = read_dashboard(name)
     find(dashboard)[key] = value
     assert find_wrong(dashboard) != []

@@ -1,7 +1,5 @@
 """Our own lint: clean on what we make, and a sentence for each thing that can be wrong with it."""
 
-import copy
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +9,9 @@ import pytest
 import yaml
 
 from cadenza.observe.bundle import write
-from cadenza.observe.dashboards import DASHBOARDS
-from cadenza.observe.grafana import COLUMNS
-from cadenza.observe.lint import all_panels, fill_variables, lint, lint_dashboard
-from cadenza.observe.rules import RECORDED
+from cadenza.observe.lint import COLUMNS, all_panels, fill_variables, lint, lint_dashboard
 from cadenza.observe.settings import Settings
+from cadenza.observe.shipped import DASHBOARDS, read_dashboard, recorded_names
 from cadenza.telemetry.families import FAMILIES
 
 # Units by Grafana's names (packages/grafana-data/src/valueFormats/categories.ts).
@@ -40,18 +36,18 @@ def test_a_job_under_another_name_is_told(folder: Path) -> None:
     text = file.read_text(encoding="utf-8")
     assert "job_name: engine" in text
     file.write_text(text.replace("job_name: engine", "job_name: vllm"), encoding="utf-8")
-    told = "prometheus.yml has no job engine, only exporter, prometheus, vllm: it would find nothing"
+    told = "prometheus.yml has no job engine, only exporter, prometheus, vllm: it would match nothing"
     assert lint(folder) == [f"rules/alerts.yml: {name}: {told}" for name in ("EngineDown", "EngineMetricsMissing")]
 
 
 def test_recording_rules_that_are_missing_are_told_once(folder: Path) -> None:
     (folder / "rules" / "recording.yml").unlink()
-    assert lint(folder) == [f"rules/recording.yml is missing: `cadenza observe init {folder}` writes it"]
+    assert lint(folder) == [f"rules/recording.yml is missing: run `cadenza observe init {folder}`"]
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_a_dashboard_is_in_the_classic_model(name: str) -> None:
-    dashboard = DASHBOARDS[name]()
+    dashboard = read_dashboard(name)
     assert dashboard["schemaVersion"] == 39
     assert dashboard["id"] is None
     assert dashboard["uid"] == f"cadenza-{name}"
@@ -62,13 +58,13 @@ def test_a_dashboard_is_in_the_classic_model(name: str) -> None:
         "query": "prometheus",
     }
     assert dashboard["annotations"]["list"][0]["name"] == "Load"
-    assert lint_dashboard(dashboard, RECORDED) == []
+    assert lint_dashboard(dashboard, recorded_names()) == []
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_panels_fill_lines_of_24_columns_and_have_units_that_grafana_knows(name: str) -> None:
     lines: dict[int, int] = {}
-    for panel in all_panels(DASHBOARDS[name]()):
+    for panel in all_panels(read_dashboard(name)):
         place = panel["gridPos"]
         lines[place["y"]] = lines.get(place["y"], 0) + place["w"]
         if panel["type"] != "row":
@@ -78,7 +74,7 @@ def test_panels_fill_lines_of_24_columns_and_have_units_that_grafana_knows(name:
 
 
 def test_the_cards_have_a_row_each() -> None:
-    rows = [panel for panel in DASHBOARDS["gpu"]()["panels"] if panel["type"] == "row"]
+    rows = [panel for panel in read_dashboard("gpu")["panels"] if panel["type"] == "row"]
     assert rows[0]["repeat"] == "gpu"
     assert [row.get("repeat") for row in rows[1:]] == [None] * (len(rows) - 1)
 
@@ -86,7 +82,7 @@ def test_the_cards_have_a_row_each() -> None:
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_runs_are_marked_by_name_with_labels_that_their_series_has(name: str) -> None:
     """Grafana writes a label's name in place of a label that is not there."""
-    (note,) = [one for one in DASHBOARDS[name]()["annotations"]["list"] if one["name"] == "Runs"]
+    (note,) = [one for one in read_dashboard(name)["annotations"]["list"] if one["name"] == "Runs"]
     assert note["titleFormat"] == "{{run}}"
     used = set(re.findall(r"{{(\w+)}}", note["titleFormat"] + note["textFormat"]))
     assert {"model", "load"} <= used <= {"node", *FAMILIES["cadenza_run_info"].labels}
@@ -97,7 +93,7 @@ def test_runs_are_marked_by_name_with_labels_that_their_series_has(name: str) ->
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_what_idles_comes_last_in_the_legends(name: str) -> None:
     """`Last *` is what Grafana calls the column of lastNotNull (transformations/fieldReducer.ts)."""
-    graphs = [panel for panel in all_panels(DASHBOARDS[name]()) if panel["type"] == "timeseries"]
+    graphs = [panel for panel in all_panels(read_dashboard(name)) if panel["type"] == "timeseries"]
     assert graphs
     for panel in graphs:
         legend = panel["options"]["legend"]
@@ -130,10 +126,10 @@ def set_top(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (set_top("__inputs", []), "__inputs"),
         (set_top("apiVersion", "dashboard.grafana.app/v2"), "classic"),
         (set_top("templating", {"list": []}), "variable `datasource`"),
-        (set_panel("id", 1), "ids are not different"),
+        (set_panel("id", 1), "ids are not distinct"),
         (set_panel("gridPos", {"x": 20, "y": 1, "w": 8, "h": 4}), "within the 24 columns"),
-        (set_panel("gridPos", {"x": 3, "y": 1, "w": 3, "h": 4}), "lies over"),
-        (set_panel("gridPos", None), "has no place"),
+        (set_panel("gridPos", {"x": 3, "y": 1, "w": 3, "h": 4}), "overlaps"),
+        (set_panel("gridPos", None), "has no gridPos"),
         (set_panel("targets", []), "has no query"),
         (set_panel("datasource", {"type": "prometheus", "uid": "abc"}), "data source is not"),
         (set_panel("fieldConfig", {"defaults": {}}), "has no unit"),
@@ -146,9 +142,9 @@ def set_top(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
     ],
 )
 def test_what_is_wrong_with_a_dashboard_is_told(spoil: Callable[[dict[str, Any]], None], part: str) -> None:
-    dashboard = copy.deepcopy(DASHBOARDS["cluster"]())
+    dashboard = read_dashboard("cluster")
     spoil(dashboard)
-    told = lint_dashboard(dashboard, RECORDED)
+    told = lint_dashboard(dashboard, recorded_names())
     assert any(part in sentence for sentence in told), told
 
 
@@ -157,7 +153,7 @@ def test_what_is_wrong_with_a_dashboard_is_told(spoil: Callable[[dict[str, Any]]
     [
         ("prometheus.yml", "a: [", "prometheus.yml, line 1: no YAML"),
         ("alertmanager.yml", "a: {b", "alertmanager.yml, line 1: no YAML"),
-        ("rules/mine.yml", "groups: [{name: g, rules: [{record: x, expr: nothing_known}]}]", "exported by nothing"),
+        ("rules/mine.yml", "groups: [{name: g, rules: [{record: x, expr: nothing_known}]}]", "is not exported by"),
         (
             "rules/mine.yml",
             "groups: [{name: g, rules: [{alert: A, expr: up == 0, labels: {severity: page}}]}]",
@@ -190,12 +186,7 @@ def test_rules_of_one_s_own_may_use_what_the_bundle_records(folder: Path) -> Non
 def test_variables_are_filled_as_grafana_does() -> None:
     filled = fill_variables('rate(a{node=~"$node",model_name=~"$model"}[$__rate_interval]) * $__range_s offset $ago')
     assert filled == 'rate(a{node=~".*",model_name=~".*"}[1m]) * 900 offset 1h'
-    for make in DASHBOARDS.values():
-        for panel in all_panels(make()):
+    for name in DASHBOARDS:
+        for panel in all_panels(read_dashboard(name)):
             for target in panel.get("targets", ()):
                 assert "$" not in fill_variables(target["expr"])
-
-
-def test_dashboards_are_json_that_says_the_same_again(folder: Path) -> None:
-    for name, make in DASHBOARDS.items():
-        assert json.loads((folder / "grafana" / "dashboards" / f"{name}.json").read_text(encoding="utf-8")) == make()

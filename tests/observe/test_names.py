@@ -47,8 +47,8 @@ def test_a_page_of_an_old_vllm_has_names_that_are_told_to_be_old() -> None:
     [
         ("up", [Use("up", ())]),
         ('up{job="engine",node!="a"} == 0', [Use("up", ("job", "node"))]),
-        ("sum by (node, gpu) (amdgpu_up)", [Use("amdgpu_up", ())]),
-        ("sum (amdgpu_up) by (node)", [Use("amdgpu_up", ())]),
+        ("sum by (node, gpu) (gpu_up)", [Use("gpu_up", ())]),
+        ("sum (gpu_up) by (node)", [Use("gpu_up", ())]),
         ("rate(vllm:prompt_tokens_total[1m] offset 5m)", [Use("vllm:prompt_tokens_total", ())]),
         ('rate(a_total{b=~"$c"}[$__rate_interval])', [Use("a_total", ("b",))]),
         ("a and on (node) group_left (x) b", [Use("a", ()), Use("b", ())]),
@@ -77,9 +77,11 @@ def test_metrics_are_found_in_an_expression(expression: str, uses: list[Use]) ->
         ("rate(vllm:avg_generation_throughput_tok_per_s[1m]) < 50", "rate(vllm:generation_tokens_total[1m])"),
         ("vllm:gpu_cache_usage_perc", "vllm:kv_cache_usage_perc"),
         ("rate(vllm:time_per_output_token_seconds_bucket[1m])", "vllm:inter_token_latency_seconds"),
-        ("rocm_gpu_busy_percent > 98", "amdgpu_busy_ratio"),
-        ("amdgpu_bussy_ratio", "exported by nothing"),
-        ('amdgpu_busy_ratio{card="0"}', "no label card; its own: gpu"),
+        ("rocm_gpu_busy_percent > 98", "gpu_busy_ratio"),
+        ('amdgpu_busy_ratio{gpu="x"} > 0.9', 'gpu_busy_ratio{vendor="amd"}'),
+        ("rate(nvidia_energy_joules_total[1m])", 'gpu_energy_joules_total{vendor="nvidia"}'),
+        ("gpu_bussy_ratio", "is not exported by"),
+        ('gpu_busy_ratio{card="0"}', "no label card; its labels: gpu"),
         ('{job="engine"}', "without a metric name"),
         ('up{__name__="x"}', "without a metric name"),
     ],
@@ -93,4 +95,4 @@ def test_a_wrong_name_is_told_with_the_right_one(expression: str, part: str) -> 
 def test_what_rules_record_is_known() -> None:
     assert find_wrong_names("gpu:busy:ratio > 1", frozenset({"gpu:busy:ratio"})) == []
     assert len(find_wrong_names("gpu:busy:ratio > 1")) == 1
-    assert find_wrong_names('amdgpu_throttled{node="a",gpu="b",reason="c"} == 1') == []
+    assert find_wrong_names('gpu_throttled{node="a",gpu="b",reason="c"} == 1') == []

@@ -11,10 +11,10 @@ import pytest
 
 from cadenza.errors import CadenzaError
 from cadenza.observe import processes
-from cadenza.observe.processes import Log, Server, end, start, tell
+from cadenza.observe.processes import Log, ServerCommand, end, log_message, start
 
-PROMETHEUS = Server("prometheus", [], "http://127.0.0.1:9090")
-ALERTMANAGER = Server("alertmanager", [], "http://127.0.0.1:9093")
+PROMETHEUS = ServerCommand("prometheus", [], "http://127.0.0.1:9090")
+ALERTMANAGER = ServerCommand("alertmanager", [], "http://127.0.0.1:9093")
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ ALERTMANAGER = Server("alertmanager", [], "http://127.0.0.1:9093")
         (PROMETHEUS, "\n", None),
     ],
 )
-def test_of_a_log_what_matters_is_told(server: Server, line: str, told: str | None) -> None:
-    assert tell(server, line) == told
+def test_of_a_log_what_matters_is_messages(server: ServerCommand, line: str, told: str | None) -> None:
+    assert log_message(server, line) == told
 
 
 def read(*lines: str) -> tuple[Log, list[str]]:
@@ -74,11 +74,11 @@ def read(*lines: str) -> tuple[Log, list[str]]:
             "stop that one",
         ),
         ('level=error msg="Error loading config" err=x', "cadenza observe check"),
-        ('level=error msg="something else"', "stands above"),
-        ("level=info msg=Starting", "said nothing"),
+        ('level=error msg="something else"', "are above"),
+        ("level=info msg=Starting", "logged no error"),
     ],
 )
-def test_an_end_is_explained_by_what_was_told(line: str, part: str) -> None:
+def test_an_end_is_explained_by_what_was_messages(line: str, part: str) -> None:
     log, _ = read(line)
     assert part in log.explain()
 
@@ -86,13 +86,13 @@ def test_an_end_is_explained_by_what_was_told(line: str, part: str) -> None:
 def test_a_long_log_is_read_to_its_end_and_not_kept() -> None:
     log, told = read(*(f"level=warn msg=m{i}" for i in range(1000)))
     assert len(told) == 1000
-    assert "m999" in log._told[-1]
-    assert len(log._told) <= 100
+    assert "m999" in log._messages[-1]
+    assert len(log._messages) <= 100
 
 
-def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_program_that_is_not_there_is_messages(tmp_path: Path) -> None:
     with pytest.raises(CadenzaError, match="none could not be started: No such file"):
-        start(Server("prometheus", [str(tmp_path / "none")], ""))
+        start(ServerCommand("prometheus", [str(tmp_path / "none")], ""))
 
 
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from cadenza.errors import UsageError
-from cadenza.observe.prometheus import prometheus_config
 from cadenza.observe.settings import Settings, Target, check, find_alone, node_of, read_engine
+from cadenza.observe.shipped import read_yaml
 
 
 @pytest.mark.parametrize(
@@ -42,13 +42,13 @@ def test_an_engine_s_url_says_where_its_metrics_are(url: str, target: Target) ->
         (Settings(engines=("http://::1:8000",)), "IPv6 in brackets: [::1]:PORT"),
         (Settings(exporters=("::1:9101",)), "IPv6 in brackets: [::1]:PORT"),
         (Settings(engines=("http://[:::]:8000",)), "[:::] is no IPv6 address"),
-        (Settings(prometheus="127.0.0.1:9090", alertmanager="127.0.0.1:9090"), "two servers need two ports"),
+        (Settings(prometheus="127.0.0.1:9090", alertmanager="127.0.0.1:9090"), "they need different ports"),
         (Settings(engines=("http://a b:8000",)), "--engine-url"),
         (Settings(exporters=("box",)), "--exporter"),
         (Settings(exporters=("http://box:9101",)), "--exporter"),
         (Settings(exporters=("box:0",)), "--exporter"),
-        (Settings(prometheus="0.0.0.0:9090"), "not on this machine alone"),
-        (Settings(alertmanager="box:9093"), "not on this machine alone"),
+        (Settings(prometheus="0.0.0.0:9090"), "reachable from other machines without a password"),
+        (Settings(alertmanager="box:9093"), "reachable from other machines without a password"),
         (Settings(slo_ttft_p99_s=0.0), "--slo-ttft-p99-s"),
         (Settings(slo_ttft_p99_s=float("nan")), "--slo-ttft-p99-s"),
     ],
@@ -74,7 +74,7 @@ def test_an_engine_without_an_exporter_on_its_node_is_named() -> None:
 
 
 def jobs(settings: Settings) -> dict[str, Any]:
-    config: Any = prometheus_config(settings)
+    config: Any = read_yaml("prometheus.yml", settings)
     return {job["job_name"]: job for job in config["scrape_configs"]}
 
 
@@ -90,7 +90,7 @@ def relabel(address: str, rules: list[dict[str, Any]]) -> str:
 
 
 def test_everything_is_scraped_every_second() -> None:
-    config: Any = prometheus_config(Settings())
+    config: Any = read_yaml("prometheus.yml", Settings())
     assert list(jobs(Settings())) == ["engine", "exporter", "prometheus"]
     # Each by itself: a job is copied into another Prometheus, which has an interval of its own.
     assert {job["scrape_interval"] for job in jobs(Settings()).values()} == {"1s"}

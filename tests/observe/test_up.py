@@ -14,9 +14,9 @@ import pytest
 from cadenza.errors import CadenzaError, UsageError
 from cadenza.observe import up
 from cadenza.observe.bundle import write
-from cadenza.observe.programs import Answer
+from cadenza.observe.programs import ProgramResult
 from cadenza.observe.settings import Settings
-from cadenza.observe.up import find_silent, run, servers
+from cadenza.observe.up import find_unreachable, run, servers
 from support.prometheus import free_port, needs
 
 
@@ -29,7 +29,7 @@ def test_both_are_started_on_the_bundle_s_own_addresses(tmp_path: Path, monkeypa
     installed(monkeypatch, "prometheus", "prometheus-alertmanager")
     told: list[str] = []
     alertmanager, prometheus = servers(tmp_path, told.append)
-    assert told == [f"nobody is told of alerts yet: fill in the receivers of {tmp_path}/alertmanager.yml"]
+    assert told == [f"alerts send no notification yet: fill in the receivers of {tmp_path}/alertmanager.yml"]
     assert prometheus.arguments[0] == "/bin/prometheus"
     assert f"--config.file={tmp_path}/prometheus.yml" in prometheus.arguments
     assert f"--storage.tsdb.path={tmp_path}/data/prometheus" in prometheus.arguments
@@ -126,7 +126,7 @@ def test_a_prometheus_that_ends_by_itself_is_told_with_its_reason(tmp_path: Path
     with (tmp_path / "prometheus.yml").open("a", encoding="utf-8") as file:
         file.write("nonsense: 1\n")
     told: list[str] = []
-    with pytest.raises(CadenzaError, match=r"prometheus ended by itself with exit code .*cadenza observe check"):
+    with pytest.raises(CadenzaError, match=r"prometheus exited with code .*cadenza observe check"):
         run(tmp_path, lambda: False, told.append)
     assert any("nonsense" in line for line in told)
 
@@ -139,7 +139,7 @@ def test_a_port_that_is_taken_is_told_with_what_to_do(tmp_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", int(address.rpartition(":")[2])))
         other.listen()
-        with pytest.raises(CadenzaError, match=f"{address} is taken.*cadenza observe init DIR --prometheus"):
+        with pytest.raises(CadenzaError, match=f"{address} is in use.*cadenza observe init DIR --prometheus"):
             run(tmp_path, lambda: False, lambda text: None)
 
 
@@ -156,17 +156,17 @@ def test_data_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest
 def test_what_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """promtool's own words, as 2.42 and 3.5 print them."""
     words = 'up{instance="box:9101", job="exporter", node="box"} => 0 @[1796134000.1]\n'
-    monkeypatch.setattr(up, "ask", lambda *arguments, timeout_s: Answer(True, words))
+    monkeypatch.setattr(up, "run_program", lambda *arguments, timeout_s: ProgramResult(True, words))
     installed(monkeypatch, "promtool")
-    assert find_silent("http://127.0.0.1:9090") == [
-        "no answer yet from exporter at box:9101: http://127.0.0.1:9090/targets says why"
+    assert find_unreachable("http://127.0.0.1:9090") == [
+        "exporter at box:9101 does not respond yet: see http://127.0.0.1:9090/targets"
     ]
-    monkeypatch.setattr(up, "ask", lambda *arguments, timeout_s: Answer(True, ""))
-    assert find_silent("http://127.0.0.1:9090") == []
-    monkeypatch.setattr(up, "ask", lambda *arguments, timeout_s: Answer(False, "connection refused"))
-    assert find_silent("http://127.0.0.1:9090") is None
+    monkeypatch.setattr(up, "run_program", lambda *arguments, timeout_s: ProgramResult(True, ""))
+    assert find_unreachable("http://127.0.0.1:9090") == []
+    monkeypatch.setattr(up, "run_program", lambda *arguments, timeout_s: ProgramResult(False, "connection refused"))
+    assert find_unreachable("http://127.0.0.1:9090") is None
     installed(monkeypatch)
-    assert find_silent("http://127.0.0.1:9090") is None
+    assert find_unreachable("http://127.0.0.1:9090") is None
 
 
 @pytest.mark.slow
@@ -209,7 +209,7 @@ def test_nothing_outlives_the_command(tmp_path: Path, number: int) -> None:
         assert process.stdout is not None
         # The engine and the exporter are not there, which is told last.
         for line in process.stdout:
-            if line.startswith("no answer yet from exporter at 127.0.0.1:9101"):
+            if line.startswith("exporter at 127.0.0.1:9101 does not respond yet"):
                 break
         os.kill(process.pid, number)
     assert process.returncode == -number

@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from cadenza.analysis.snapshot import Card, Glance, HostNow, Progress, Stream, Times
+from cadenza.analysis.snapshot import Card, HostNow, Progress, Snapshot, Stream, Times
 from cadenza.report.top import render, render_screen, to_text
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "report"
@@ -32,7 +32,7 @@ CARDS = [
     Card(gpu="0000:43:00.0", state="gone"),
     Card(gpu="0000:83:00.0", busy=0, temperatures_c={"mem": 40, "edge": 50.4}, throttled=[]),
 ]
-SERVER = Glance(
+SERVER = Snapshot(
     at=1.8e9,
     source="http://127.0.0.1:8000",
     status="up",
@@ -61,7 +61,7 @@ SERVER = Glance(
     host=HostNow(cpu_busy=0.314, cores=16, cpu_steal=0.02, memory_available_bytes=40 * GIB, memory_size_bytes=64 * GIB),
     kernel={"ring_timeout 0000:43:00.0": 2},
 )
-RUN = Glance(
+RUN = Snapshot(
     at=1.8e9,
     source="runs/2026-11-30T10-00-00-chat",
     status="running",
@@ -81,7 +81,7 @@ RUN = Glance(
     ],
     notes=["No GPU is seen by the run."],
 )
-DOWN = Glance(
+DOWN = Snapshot(
     at=1.8e9,
     source="http://127.0.0.1:8000",
     status="down",
@@ -92,21 +92,21 @@ DOWN = Glance(
 
 
 @pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.parametrize(("name", "glance"), [("server", SERVER), ("run", RUN), ("down", DOWN)])
-def test_the_view_is_the_golden_text(name: str, glance: Glance, width: int) -> None:
+@pytest.mark.parametrize(("name", "snapshot"), [("server", SERVER), ("run", RUN), ("down", DOWN)])
+def test_the_view_is_the_golden_text(name: str, snapshot: Snapshot, width: int) -> None:
     # To make anew what has been looked at: CADENZA_KEEP_GOLDEN=1.
     golden = GOLDEN / f"top-{name}-{width}.txt"
-    text = to_text(glance, 1.0, width)
+    text = to_text(snapshot, 1.0, width)
     if os.environ.get("CADENZA_KEEP_GOLDEN"):
         golden.write_text(text, encoding="utf-8")
     assert text == golden.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("glance", [SERVER, RUN, DOWN])
-def test_a_number_is_whole_or_not_there_at_any_width(glance: Glance) -> None:
-    whole = set(re.findall(r"[>\d.–/]+", to_text(glance, 1.0, 400)))
+@pytest.mark.parametrize("snapshot", [SERVER, RUN, DOWN])
+def test_a_number_is_whole_or_not_there_at_any_width(snapshot: Snapshot) -> None:
+    whole = set(re.findall(r"[>\d.–/]+", to_text(snapshot, 1.0, 400)))
     for width in range(40, 200):
-        text = to_text(glance, 1.0, width)
+        text = to_text(snapshot, 1.0, width)
         assert all(cell_len(line) <= width for line in text.splitlines())
         tables = [
             line for line in text.splitlines()[2:] if not line.startswith(("host", "Kernel", "No ")) and "…" not in line
@@ -116,7 +116,7 @@ def test_a_number_is_whole_or_not_there_at_any_width(glance: Glance) -> None:
 
 
 def test_what_is_missing_is_a_dash_and_never_0() -> None:
-    bare = Glance(at=0, source="s", status="up", streams=[Stream(model="m")], host=HostNow(), cards=[Card(gpu="g")])
+    bare = Snapshot(at=0, source="s", status="up", streams=[Stream(model="m")], host=HostNow(), cards=[Card(gpu="g")])
     text = to_text(bare, 1.0)
     assert not re.search(r"\d", text.replace("P50", "").replace("P99", "").replace("every 1 s", ""))
     assert text.count("–") > 15
@@ -125,7 +125,7 @@ def test_what_is_missing_is_a_dash_and_never_0() -> None:
 def test_text_of_a_server_is_neither_markup_nor_escapes() -> None:
     stream = io.StringIO()
     console = Console(file=stream, width=120, force_terminal=True, color_system=None, legacy_windows=False)
-    hostile = Glance(
+    hostile = Snapshot(
         at=0,
         source="http://h",
         status="down",
@@ -161,9 +161,9 @@ def test_a_model_without_a_name_is_a_dash_and_a_percentile_below_the_first_bound
 def test_what_stands_below_the_tables_is_on_the_screen_too(height: int, models: int) -> None:
     streams = [Stream(model=f"model-{n:02}", running=n) for n in range(models)]
     cards = [Card(gpu=f"gpu-{n}", busy=n / 20, state="gone" if n == 1 else "up") for n in range(16)]
-    glance = msgspec.structs.replace(SERVER, streams=streams, cards=cards, notes=["A note."], kernel={})
+    snapshot = msgspec.structs.replace(SERVER, streams=streams, cards=cards, notes=["A note."], kernel={})
     console = Console(file=io.StringIO(), width=80, height=height, color_system=None)
-    console.print(render_screen(glance, console, 1.0))
+    console.print(render_screen(snapshot, console, 1.0))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     left = {line.split()[2]: int(line.split()[1]) for line in lines if line.startswith("and ")}
     shown = {line.split()[0] for line in lines if line.strip()}

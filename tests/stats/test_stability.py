@@ -58,6 +58,34 @@ def test_a_window_of_four_responses_is_no_evidence() -> None:
     assert not found.is_stable
 
 
+def bursts(every_ms: float, service_ms: float) -> list[Record]:
+    """25 at once at 0 ms and at 1,000 ms, and a last one at 1,500 ms; begun one by one, each takes `service_ms`."""
+    due = [1000.0 * b for b in range(2) for _ in range(25)] + [1500.0]
+    place = [k for _ in range(2) for k in range(25)] + [0]
+    begun = [at + every_ms * (k + 1) for at, k in zip(due, place, strict=True)]
+    return [rec(k, due[k], [begun[k], begun[k] + service_ms]) for k in range(len(due))]
+
+
+def test_three_responses_are_enough_where_the_server_clearly_keeps_up() -> None:
+    """One begins each 8 ms, 125 a second, and takes 300 ms: a mean latency of 13 · 8 + 300 ms, a wait of 12 · 8 ms."""
+    clear, near = (stability(bursts(8, 300), rate) for rate in (25, 60))
+    assert clear.window_responses == pytest.approx(1500 / (13 * 8 + 300), rel=0.02)
+    assert clear.window_waits == pytest.approx(1500 / (12 * 8), rel=0.1)
+    assert 1.5 * 25 < clear.completed_per_s < 1.5 * 60
+    assert (clear.needed_responses, near.needed_responses) == (3, 5)
+    assert (clear.is_stable, near.is_stable) == (True, False)
+
+
+def test_answers_that_are_late_by_their_wait_need_five_responses() -> None:
+    """One answer each 24 ms, 41.7 a second: 1.67 times what arrives, but a mean latency of 13 · 24 ms is all wait."""
+    found = stability(bursts(24, 0), 25)
+    assert found.window_responses == pytest.approx(1500 / (13 * 24), rel=0.02)
+    assert found.completed_per_s == pytest.approx(1000 / 24, rel=0.1)
+    assert not found.grows
+    assert found.needed_responses == 5
+    assert not found.is_stable
+
+
 def at_load(load: float, seed: int) -> Stability:
     server, n, warmup = Server(slots=8, seed=seed), 128, 64
     rng, rate = np.random.default_rng(seed), load * server.capacity_per_s(32)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cadenza.stats.columns import Floats
-from cadenza.stats.steady import Change, can_judge, find_change
+from cadenza.stats.steady import Change, can_judge, closed_round, find_change, memory_of
 
 LEVEL = 40.0  # ms
 
@@ -193,3 +193,30 @@ def test_the_unit_of_the_values_changes_nothing(values: list[int], scale: float,
         assert (one.kind, one.start, one.stop) == (other.kind, other.start, other.stop)
         assert one.relative == pytest.approx(other.relative)
         assert 0 < one.p_value < 0.003 or one.p_value == 0
+
+
+def test_the_memory_of_a_closed_loop_grows_with_the_scatter_of_its_lengths() -> None:
+    """Lengths of 1 and 3: mean 2, standard deviation 1, CV ½. Of four slots half of that counts."""
+    two = np.array([1.0, 3.0] * 10)
+    assert memory_of(4, two) == pytest.approx(0.1 + 0.06 * 0.5 * 0.5)
+    assert memory_of(64, two) == pytest.approx(0.1 + 0.06 * 0.5 * 62 / 64)
+    assert memory_of(2, two) == memory_of(1, two) == memory_of(64, np.full(20, 32.0)) == pytest.approx(0.1)
+    assert memory_of(64, np.empty(0)) == pytest.approx(0.1)
+
+
+def test_the_round_of_a_closed_loop_grows_with_the_scatter_of_its_lengths() -> None:
+    """One length of 16 tokens to 15 of none: mean 1, variance 15, so that (1 + CV²)^¼ = 2."""
+    assert closed_round(16, np.array([16.0] + [0.0] * 15)) == 32
+    assert closed_round(16, np.full(20, 32.0)) == closed_round(16, np.empty(0)) == 16
+    assert closed_round(4, np.array([1.0, 3.0])) == 4  # 4 · 1.25^¼ = 4.23
+
+
+@pytest.mark.parametrize("shape", ["step", "bump", "wave", "trend"])
+def test_a_longer_memory_makes_chance_of_what_was_a_change(shape: str) -> None:
+    t = times(200)
+    shapes = {"step": t >= 0.5, "bump": abs(t - 0.5) < 0.1, "wave": np.sin(4 * np.pi * t), "trend": t}
+    values = LEVEL * (1 + 0.1 * shapes[shape] + 0.1 * noise(3, 0.0, 200))
+    short, long = (find_change(values, memory=memory) for memory in (0.0, 0.3))
+    assert short is not None
+    assert short.kind == shape
+    assert long is None or long.p_value > short.p_value

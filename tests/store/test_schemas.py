@@ -7,9 +7,11 @@ import pytest
 
 from cadenza.cli.main import main
 from cadenza.record import SCHEMA, Outcome, Phase
+from cadenza.store import telemetry
 from cadenza.store.rundir import read_run
 
 RUNS = Path(__file__).parents[1] / "golden" / "runs"
+TELEMETRY_RUNS = Path(__file__).parents[1] / "golden" / "telemetry"
 
 
 def test_there_is_one_of_each() -> None:
@@ -40,3 +42,24 @@ def test_its_records_and_its_figures_are_what_they_were(schema: int, capsys: pyt
         spans = sum(record.event_ns[-1] - record.event_ns[0] for record in mine) / 1e6
         assert new["itl_ms"]["n"] == gaps
         assert new["itl_ms"]["mean"] == pytest.approx(spans / gaps)
+
+
+def test_there_is_a_run_for_each_schema_of_its_telemetry() -> None:
+    assert sorted(path.name for path in TELEMETRY_RUNS.iterdir()) == [
+        f"schema-{n}" for n in range(1, telemetry.SCHEMA + 1)
+    ]
+
+
+@pytest.mark.parametrize("schema", range(1, telemetry.SCHEMA + 1))
+def test_the_machine_is_what_the_version_that_wrote_the_telemetry_had(
+    schema: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same run, written by schema 1 and by schema 2, held against the summary that schema 1's writer made of it."""
+    then = json.loads((TELEMETRY_RUNS / "schema-1" / "summary.json").read_text())
+    main(["show", str(TELEMETRY_RUNS / f"schema-{schema}"), "--json"])
+    now = json.loads(capsys.readouterr().out)
+    assert len(now["points"]) == 2
+    for new, old in zip(now["points"], then["points"], strict=True):
+        assert len(old["machine"]["gpus"]) == 2
+        assert new["machine"] == old["machine"]
+        assert new["reconciliation"] == old["reconciliation"]

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from cadenza.readings import Series
 from cadenza.store import tail
 from cadenza.store.rundir import create_run
 from cadenza.store.tail import RunTail, Tail
 from cadenza.store.telemetry import Header, TelemetryFile
 from support.runs import manifest, record
+from support.telemetry import readings
 
 TEXT = b"one\n\nthree\nfour"
 
@@ -71,17 +73,22 @@ def test_records_and_samples_of_a_run_come_as_they_are_written(tmp_path: Path) -
     run.append(record(0))
     with run.open_share(1) as other:
         other.append(record(1))
-    telemetry.sample("host", {"a": 1.0, "b": 2.0}, lambda: 5)
+    telemetry.sample("host", readings({"a": 1.0, "b": 2.0}), lambda: 5)
     second = found.read()
     assert second.records == [record(0), record(1)]
     (sample,) = second.samples
-    assert (sample.at_ns, sample.source, sample.series, sample.values.tolist()) == (5, "host", ("a", "b"), [1, 2])
-    telemetry.sample("host", {"a": 3.0, "b": 4.0}, lambda: 6)  # its keys are told once only
+    assert (sample.at_ns, sample.source, sample.series, list(sample.values)) == (
+        5,
+        "host",
+        (Series("a"), Series("b")),
+        [1, 2],
+    )
+    telemetry.sample("host", readings({"a": 3.0, "b": 4.0}), lambda: 6)  # its keys are told once only
     telemetry.missing("amdgpu", [("page", "", "absent", 1)], lambda: 7)
     with (run.path / "records.jsonl").open("ab") as file, (run.path / "telemetry.jsonl").open("ab") as lines:
         file.write(b'{"point":\n\xff\n')
         lines.write(b'{"at_ns":8,"source":"host","values":[1]}\nnonsense\n')
     third = found.read()
     assert third.records == []
-    assert [sample.values.tolist() for sample in third.samples] == [[3, 4]]
+    assert [list(sample.values) for sample in third.samples] == [[3, 4]]
     telemetry.close()

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from cadenza.telemetry.reading import Collected
+from cadenza.readings import Collected
 
 SYSFS = Path(__file__).parents[1] / "data/sysfs"
 TELEMETRY = Path(__file__).parents[1] / "data/telemetry"
@@ -125,19 +125,19 @@ def write(path: Path, text: str) -> None:
 
 
 def told(collected: Collected, gpu: str) -> dict[str, float]:
-    """Values of one card by family and labels, without the amdgpu_ and without amdgpu_info."""
+    """Values of one card by family and labels, without the gpu_ and without gpu_info."""
     return {
-        ".".join([reading.name.removeprefix("amdgpu_"), *(value for _, value in reading.labels[1:])]): reading.value
+        ".".join([reading.name.removeprefix("gpu_"), *(value for _, value in reading.labels[2:])]): reading.value
         for reading in collected.readings
-        if reading.labels[0] == ("gpu", gpu) and reading.name != "amdgpu_info"
+        if reading.labels[0] == ("gpu", gpu) and reading.name != "gpu_info"
     }
 
 
 def missing(collected: Collected, gpu: str) -> set[tuple[str, str]]:
-    return {(lack.name.removeprefix("amdgpu_"), lack.reason) for lack in collected.missing if lack.gpu == gpu}
+    return {(lack.name.removeprefix("gpu_"), lack.reason) for lack in collected.missing if lack.gpu == gpu}
 
 
 def info(collected: Collected, gpu: str) -> dict[str, str]:
-    found = [dict(r.labels) for r in collected.readings if r.name == "amdgpu_info" and r.labels[0] == ("gpu", gpu)]
+    found = [dict(r.labels) for r in collected.readings if r.name == "gpu_info" and r.labels[0] == ("gpu", gpu)]
     assert len(found) == 1
     return found[0]

@@ -1,23 +1,35 @@
-"""Telemetry by hand: seconds in, series by key, so that a test reads like its definition."""
+"""Telemetry by hand: seconds in, series written as `name{label=text,…}`, so that a test reads like its definition."""
 
 from collections.abc import Mapping
 
-import numpy as np
-
-from cadenza.store.telemetry import Missed, Sample, TelemetryLog
+from cadenza.readings import Missed, Reading, ReadingTable, Sample, Series
 
 S = 1_000_000_000
-LABELS = "engine=vllm,target=0,model=m"
 
 
-def sample(source: str, at_s: float, values: Mapping[str, float], point: int | None = None) -> Sample:
-    """What `source` told at `at_s`."""
-    return Sample(round(at_s * S), source, point, tuple(values), np.array(list(values.values()), dtype=np.float64))
+def series(text: str) -> Series:
+    """`name{label=text,…}`, for texts without commas."""
+    name, _, rest = text.removesuffix("}").partition("{")
+    pairs = (pair.split("=", 1) for pair in rest.split(",") if pair)
+    return Series(name, tuple((label, value) for label, value in pairs))
 
 
-def engine(values: Mapping[str, float]) -> dict[str, float]:
-    """The engine's figures by name, as those of model m at the first base URL."""
-    return {f"{name}{{{LABELS}}}": value for name, value in values.items()}
+def readings(values: Mapping[str | Series, float]) -> list[Reading]:
+    """One reading a series."""
+    named = {series(key) if isinstance(key, str) else key: value for key, value in values.items()}
+    return [Reading(one.name, one.labels, value) for one, value in named.items()]
+
+
+def sample(source: str, at_s: float, values: Mapping[str | Series, float], point: int | None = None) -> Sample:
+    """The values of `source` at `at_s`."""
+    found = readings(values)
+    return Sample(round(at_s * S), source, point, tuple(one.series for one in found), [one.value for one in found])
+
+
+def engine(values: Mapping[str, float], target: int = 0, model: str = "m") -> dict[str | Series, float]:
+    """The engine's figures by name, as those of a model at a base URL."""
+    labels = (("engine", "vllm"), ("target", str(target)), ("model", model))
+    return {Series(name, labels): value for name, value in values.items()}
 
 
 def edges(start: Mapping[str, float], end: Mapping[str, float], start_s: float = 0, end_s: float = 10) -> list[Sample]:
@@ -27,6 +39,6 @@ def edges(start: Mapping[str, float], end: Mapping[str, float], start_s: float =
 
 def log(
     samples: list[Sample], missing: list[tuple[str, str, str, str]] | None = None, *, here: bool = True
-) -> TelemetryLog:
-    """All of a run's; `missing` from its beginning: (source, series, card, reason)."""
-    return TelemetryLog(here, samples, [Missed(0, *gap) for gap in missing or []])
+) -> ReadingTable:
+    """All of a run's; `missing` from its beginning: (source, name, card, reason)."""
+    return ReadingTable(here, samples, [Missed(0, *gap) for gap in missing or []])

@@ -16,47 +16,47 @@ import bcrypt
 import pytest
 
 from cadenza.errors import UsageError
+from cadenza.readings import Collected, Collector, Reading
 from cadenza.telemetry import exporter
-from cadenza.telemetry.exporter import Server, is_loopback, listen, parse_listen, url_of
+from cadenza.telemetry.exporter import MetricsServer, is_loopback, listen, parse_listen, url_of
 from cadenza.telemetry.exposition import tabulate
-from cadenza.telemetry.pages import Answer, Request, Site
-from cadenza.telemetry.reading import Collected, Reading
+from cadenza.telemetry.pages import PageRequest, Response, Site
 from cadenza.telemetry.sampler import Sampler
-from cadenza.telemetry.web_config import Access, Watch
+from cadenza.telemetry.web_config import Access, ConfigWatch
 
 TLS = Path(__file__).parents[1] / "data" / "tls"
 LARGE = 32 << 20
 slow = pytest.mark.slow
 
 
-class Card:
+class Card(Collector):
     """A collector with one series."""
 
     name = "amdgpu"
 
     def collect(self) -> Collected:
-        return Collected([Reading("amdgpu_busy_ratio", (("gpu", "0000:43:00.0"),), 0.25)], [])
+        return Collected([Reading("gpu_busy_ratio", (("gpu", "0000:43:00.0"), ("vendor", "amd")), 0.25)], [])
 
 
 def make_site() -> Site:
     sampler = Sampler([Card()])
-    sampler.look()
+    sampler.poll()
     return Site(sampler.states, lambda states, scrapes: tabulate(states, "1.2.3", scrapes), "1.2.3")
 
 
 class Fixed:
     """A site of two pages: /large, and one that cannot be made."""
 
-    def answer(self, request: Request, access: Access) -> Answer:
+    def answer(self, request: PageRequest, access: Access) -> Response:
         if request.path == "/large":
-            return Answer(HTTPStatus.OK, "text/plain", b"x" * LARGE)
+            return Response(HTTPStatus.OK, "text/plain", b"x" * LARGE)
         raise ZeroDivisionError("a bug")
 
 
 @contextmanager
 def running(site: Site | Fixed | None = None, web_config: Path | None = None) -> Iterator[int]:
     listener = listen("127.0.0.1", 0)
-    server = Server(listener, site or make_site(), Watch(web_config))  # type: ignore[arg-type]
+    server = MetricsServer(listener, site or make_site(), ConfigWatch(web_config))  # type: ignore[arg-type]
     port: int = listener.getsockname()[1]
     done = threading.Event()
     thread = threading.Thread(target=server.run, args=(done.is_set,))
@@ -68,7 +68,7 @@ def running(site: Site | Fixed | None = None, web_config: Path | None = None) ->
         thread.join(10)
         server.close()
         assert not thread.is_alive()
-        assert not server._visits
+        assert not server._clients
 
 
 def get(port: int, path: str = "/metrics", method: str = "GET", **headers: str) -> tuple[int, str]:
@@ -122,7 +122,7 @@ def test_pages_on_one_kept_connection() -> None:
         for scrapes in range(3):
             client.request("GET", "/metrics")
             text = client.getresponse().read().decode()
-            assert '\namdgpu_busy_ratio{gpu="0000:43:00.0"} 0.25\n' in text
+            assert '\ngpu_busy_ratio{gpu="0000:43:00.0",vendor="amd"} 0.25\n' in text
             assert f"\ncadenza_exporter_scrapes_total {scrapes}.0\n" in text
         client.request("HEAD", "/metrics")
         response = client.getresponse()
@@ -264,7 +264,7 @@ def try_get(port: int) -> int | None:
 def test_a_hung_collector_leaves_the_page_as_it_was() -> None:
     release, stuck = threading.Event(), threading.Event()
 
-    class Hung:
+    class Hung(Collector):
         name = "smi"
 
         def collect(self) -> Collected:
@@ -284,7 +284,7 @@ def test_a_hung_collector_leaves_the_page_as_it_was() -> None:
     assert 'cadenza_collector_success{collector="smi"} 0.0' in text
     assert 'cadenza_collector_success{collector="amdgpu"} 1.0' in text
     assert 'cadenza_collector_duration_seconds{collector="smi"}' not in text
-    assert "amdgpu_busy_ratio{" in text
+    assert "gpu_busy_ratio{" in text
     release.set()
     assert sampler.stop() == []
 

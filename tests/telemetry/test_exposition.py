@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
+from cadenza.readings import Reading
 from cadenza.telemetry.exposition import ARTICLE, Kept, Table, add, render, tabulate
 from cadenza.telemetry.families import FAMILIES
-from cadenza.telemetry.reading import Reading
 from cadenza.telemetry.sampler import State
 
 GPU = ("gpu", "0000:43:00.0")
+CARD = (GPU, ("vendor", "amd"))
 Pages = list[dict[tuple[str, str], float]]
 
 
@@ -73,18 +74,18 @@ def test_openmetrics_says_the_same_with_its_own_types() -> None:
 def test_an_empty_table_is_an_empty_page() -> None:
     assert render({}) == b""
     assert render({}, openmetrics=True) == b"# EOF\n"
-    assert render({"amdgpu_busy_ratio": {}}) == b""
+    assert render({"gpu_busy_ratio": {}}) == b""
 
 
 def test_what_is_kept_of_a_page_never_changes_what_the_next_one_says() -> None:
     kept: Kept = {}
     for value in (1.0, 1.0, 2.0, 1.0):
         table: Table = {}
-        add(table, [Reading("amdgpu_busy_ratio", (GPU,), value), Reading("amdgpu_up", (GPU,), 1.0)])
+        add(table, [Reading("gpu_busy_ratio", (GPU,), value), Reading("gpu_up", (GPU,), 1.0)])
         for openmetrics in (False, True):
             assert render(table, openmetrics, kept) == render(table, openmetrics)
-    add(table := {}, [Reading("amdgpu_up", (GPU,), 1.0)])
-    assert samples(render(table, kept=kept)) == {("amdgpu_up", frozenset({GPU})): 1.0}
+    add(table := {}, [Reading("gpu_up", (GPU,), 1.0)])
+    assert samples(render(table, kept=kept)) == {("gpu_up", frozenset({GPU})): 1.0}
 
 
 PAGES = st.lists(
@@ -92,8 +93,8 @@ PAGES = st.lists(
         st.tuples(
             st.sampled_from(
                 [
-                    *("amdgpu_temperature_celsius", "amdgpu_throttle_seconds_total", "cadenza_exporter_info"),
-                    *("amdgpu_busy_ratio", "cadenza_kernel_log_lost_total"),
+                    *("gpu_temperature_celsius", "gpu_throttle_seconds_total", "cadenza_exporter_info"),
+                    *("gpu_busy_ratio", "cadenza_kernel_log_lost_total"),
                 ]
             ),
             st.sampled_from(["edge", "mem", 'a "b" \\', "c d\n# e", ""]),
@@ -156,20 +157,20 @@ def test_scrapers_at_once_do_not_get_each_others_pages(scrapers: list[Pages]) ->
 def test_any_label_and_value_come_back_from_the_page(text: str, value: float) -> None:
     # The reader cuts lines where Python's splitlines does; the format knows "\n" alone.
     text = "".join(character for character in text if len(f"a{character}a".splitlines()) == 1 or character == "\n")
-    reading = Reading("amdgpu_temperature_celsius", (GPU, ("sensor", text)), value)
+    reading = Reading("gpu_temperature_celsius", (*CARD, ("sensor", text)), value)
     table: Table = {}
     add(table, [reading])
     assert samples(render(table)) == {(reading.name, frozenset(reading.labels)): value}
 
 
 def test_health_stands_beside_the_readings() -> None:
-    reading = Reading("amdgpu_busy_ratio", (GPU,), 0.5)
+    reading = Reading("gpu_busy_ratio", (GPU,), 0.5)
     fine = state("amdgpu", reading)._replace(missing={"absent": 3, "denied": 1})
     stuck = state("smi", age_s=99.0, duration_s=None)
     page = samples(render(tabulate([fine, stuck], "1.2.3", scrapes=7)))
     of = [frozenset({("collector", name)}) for name in ("amdgpu", "smi")]
     assert page == {
-        ("amdgpu_busy_ratio", frozenset({GPU})): 0.5,
+        ("gpu_busy_ratio", frozenset({GPU})): 0.5,
         ("cadenza_collector_success", of[0]): 1,
         ("cadenza_collector_success", of[1]): 0,
         ("cadenza_collector_age_seconds", of[0]): 0.25,
@@ -183,21 +184,22 @@ def test_health_stands_beside_the_readings() -> None:
 
 
 def test_of_two_that_tell_the_same_series_the_first_is_believed() -> None:
-    one, two = (Reading("amdgpu_busy_ratio", (GPU,), value) for value in (0.25, 0.75))
-    other = Reading("amdgpu_busy_ratio", (("gpu", "0000:03:00.0"),), 0.75)
+    one, two = (Reading("gpu_busy_ratio", (GPU,), value) for value in (0.25, 0.75))
+    other = Reading("gpu_busy_ratio", (("gpu", "0000:03:00.0"), ("vendor", "amd")), 0.75)
     page = samples(render(tabulate([state("sysfs", one), state("smi", two, other)], "0", 0)))
-    assert page["amdgpu_busy_ratio", frozenset({GPU})] == 0.25
-    assert page["amdgpu_busy_ratio", frozenset(other.labels)] == 0.75
+    assert page["gpu_busy_ratio", frozenset({GPU})] == 0.25
+    assert page["gpu_busy_ratio", frozenset(other.labels)] == 0.75
 
 
 def test_the_articles_names_stand_beside_ours_when_asked() -> None:
     told = state(
         "amdgpu",
-        Reading("amdgpu_busy_ratio", (GPU,), 0.98),
-        Reading("amdgpu_memory_used_bytes", (GPU, ("pool", "vram")), 3e10),
-        Reading("amdgpu_memory_used_bytes", (GPU, ("pool", "gtt")), 1e6),
-        Reading("amdgpu_memory_size_bytes", (GPU, ("pool", "vram")), 32e9),
-        Reading("amdgpu_temperature_celsius", (GPU, ("sensor", "junction")), 76.1),
+        Reading("gpu_busy_ratio", CARD, 0.98),
+        Reading("gpu_memory_used_bytes", (*CARD, ("pool", "vram")), 3e10),
+        Reading("gpu_memory_used_bytes", (*CARD, ("pool", "gtt")), 1e6),
+        Reading("gpu_memory_size_bytes", (*CARD, ("pool", "vram")), 32e9),
+        Reading("gpu_temperature_celsius", (*CARD, ("sensor", "junction")), 76.1),
+        Reading("gpu_busy_ratio", (("gpu", "0000:65:00.0"), ("vendor", "nvidia")), 0.5),
     )
     with_names = samples(render(tabulate([told], "0", 0, article_names=True)))
     without = samples(render(tabulate([told], "0", 0)))

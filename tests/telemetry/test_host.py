@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.readings import Collected, Missing
 from cadenza.telemetry.families import FAMILIES
 from cadenza.telemetry.host import HostCollector
-from cadenza.telemetry.reading import Collected, Missing
 
 STAT = """cpu  100 20 50 1000 30 4 6 10 15 5
 cpu0 50 10 25 500 15 2 3 5 0 0

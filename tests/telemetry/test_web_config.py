@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cadenza.errors import UsageError
 from cadenza.telemetry import web_config
-from cadenza.telemetry.web_config import BasicAuth, HttpServerConfig, TlsServerConfig, Watch, WebConfig, load
+from cadenza.telemetry.web_config import BasicAuth, ConfigWatch, HttpServerConfig, TlsServerConfig, WebConfig, load
 from cadenza.telemetry.web_config import make_context as make_tls
 
 TLS = Path(__file__).parents[1] / "data" / "tls"
@@ -234,7 +234,7 @@ def test_tls_that_cannot_be_is_a_usage_error(config: TlsServerConfig, named: str
 
 
 def test_no_file_asks_nothing_of_anybody() -> None:
-    access = Watch(None).access()
+    access = ConfigWatch(None).access()
     assert access.tls is None
     assert access.auth.allows(None)
     assert access.headers == ()
@@ -248,7 +248,7 @@ def test_a_changed_file_is_read_again_and_a_broken_one_is_not_believed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(tmp_path, f"basic_auth_users: {{bob: {HASH}}}")
-    watch = Watch(file)
+    watch = ConfigWatch(file)
     before = watch.access()
     assert watch.access() is before
     assert not before.auth.allows(basic("eve", PASSWORD))
@@ -270,7 +270,7 @@ def test_a_changed_file_is_read_again_and_a_broken_one_is_not_believed(
 def test_a_renewed_certificate_is_taken_up(tmp_path: Path) -> None:
     for name in ("cert.pem", "key.pem"):
         shutil.copy(TLS / name, tmp_path)
-    watch = Watch(write(tmp_path, "tls_server_config: {cert_file: cert.pem, key_file: key.pem}"))
+    watch = ConfigWatch(write(tmp_path, "tls_server_config: {cert_file: cert.pem, key_file: key.pem}"))
     before = watch.access().tls
     assert before is not None
     touch(tmp_path / "cert.pem", 1)
@@ -281,5 +281,5 @@ def test_a_renewed_certificate_is_taken_up(tmp_path: Path) -> None:
 
 def test_a_file_wrong_from_the_start_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
-        Watch(write(tmp_path, "tls_server_config: {cert_file: none, key_file: none}"))
+        ConfigWatch(write(tmp_path, "tls_server_config: {cert_file: none, key_file: none}"))
     assert web_config.load(write(tmp_path, "")) == WebConfig()

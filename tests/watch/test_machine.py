@@ -12,11 +12,12 @@ from cadenza.load.fetch import Page
 from cadenza.load.memory import MemoryTransport
 from cadenza.load.target import IN_PROCESS, Target
 from cadenza.load.transport import Origin
+from cadenza.readings import Reading, ReadingTable
 from cadenza.spec import Telemetry
-from cadenza.store.telemetry import Header, TelemetryFile, TelemetryLog, read_telemetry
+from cadenza.store.telemetry import Header, TelemetryFile, read_telemetry
 from cadenza.telemetry.collectors import find_collectors
 from cadenza.telemetry.engine_state import EngineState, Histogram
-from cadenza.watch.machine import EDGE, MachineWatch, find_pages, flatten, scrape
+from cadenza.watch.machine import EDGE, MachineWatch, find_pages, read_state, scrape
 
 PAGES = [Page(IN_PROCESS, "/metrics", ())]
 NOWHERE = [Page(IN_PROCESS, "/no/such/page", ())]
@@ -33,7 +34,7 @@ class Noted:
         self.told.append("start")
         return "all of it"
 
-    def look(self, now_ns: int) -> None:
+    def poll(self, now_ns: int) -> None:
         self.told.append(now_ns)
 
     def end(self) -> None:
@@ -48,40 +49,36 @@ def engine() -> MemoryTransport:
     return MemoryTransport(HttpApi(profile.load("mi50-rx6900xt")))
 
 
-def kept(folder: Path) -> TelemetryLog:
+def kept(folder: Path) -> ReadingTable:
     found = read_telemetry(folder)
     assert found is not None
     return found
 
 
-def test_a_state_is_values_by_key_and_silence_is_not_zero() -> None:
+def test_a_state_is_readings_and_what_is_none_is_left_out() -> None:
     state = EngineState(engine="vllm", running=2.0, ttft_s=Histogram((0.1, float("inf")), (3.0, 4.0), 1.5))
-    labels = "engine=vllm,target=0"
-    assert flatten(state, labels, "m", whole=False) == {
-        "running{engine=vllm,target=0,model=m}": 2,
-        "ttft_s_count{engine=vllm,target=0,model=m}": 4,
-        "ttft_s_sum{engine=vllm,target=0,model=m}": 1.5,
-    }
-    whole = flatten(state, labels, "m", whole=True)
-    assert whole["ttft_s_bucket{engine=vllm,target=0,le=0.1,model=m}"] == 3
-    assert whole["ttft_s_bucket{engine=vllm,target=0,le=inf,model=m}"] == 4
-    assert len(whole) == 5
+    labels = (("engine", "vllm"), ("target", "3"), ("model", "m"))
+    plain = [Reading("running", labels, 2), Reading("ttft_s_count", labels, 4), Reading("ttft_s_sum", labels, 1.5)]
+    assert read_state(state, 3, "m", whole=False) == plain
+    buckets = [Reading("ttft_s_bucket", (*labels, ("le", bound)), n) for bound, n in (("0.1", 3), ("inf", 4))]
+    assert read_state(state, 3, "m", whole=True) == plain + buckets
 
 
 def test_the_engines_page_is_read_over_any_transport() -> None:
     found = scrape(engine(), PAGES, whole=False)
     assert found.missing is None
-    assert found.values["running{engine=vllm,target=0,model=Qwen/Qwen3-8B}"] == 0
-    assert found.values["requests_total{engine=vllm,target=0,model=Qwen/Qwen3-8B}"] == 0
+    labels = (("engine", "vllm"), ("target", "0"), ("model", "Qwen/Qwen3-8B"))
+    assert Reading("running", labels, 0) in found.readings
+    assert Reading("requests_total", labels, 0) in found.readings
     gone = scrape(engine(), NOWHERE, whole=False)
-    assert (gone.values, gone.missing) == ({}, "absent")
-    assert scrape(engine(), [], whole=True) == ({}, None)
+    assert (gone.readings, gone.missing) == ([], "absent")
+    assert scrape(engine(), [], whole=True) == ([], None)
 
 
 def test_an_edge_is_the_whole_page_and_whoever_samples_hears_of_it(tmp_path: Path) -> None:
     transport, clock = engine(), ManualClock(7)
     with watching(tmp_path, transport, clock, PAGES) as watch:
-        assert watch.told == "engine metrics; all of it"
+        assert watch.description == "engine metrics; all of it"
         watch.edge(0)
         assert [(s.at_ns, s.source, s.point) for s in watch.seen().samples] == [(7, EDGE, 0)]
         clock.advance_to(9)
@@ -98,7 +95,7 @@ def test_an_edge_is_the_whole_page_and_whoever_samples_hears_of_it(tmp_path: Pat
 
 def test_an_engine_without_metrics_is_told_once_and_not_asked_again(tmp_path: Path) -> None:
     with watching(tmp_path, engine(), ManualClock(), NOWHERE) as watch:
-        assert watch.told == "no engine metrics (absent); all of it"
+        assert watch.description == "no engine metrics (absent); all of it"
         assert isinstance(watch._sampling, Noted)
         assert watch._sampling.pages == ()
         for _ in range(3):
@@ -124,6 +121,6 @@ def test_metrics_elsewhere_get_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_embedded_engine_is_not_served_by_the_cards_of_this_machine(tmp_path: Path) -> None:
     names = [collector.name for collector in find_collectors(Path("/"), embedded=True)]
-    assert names == ["host", "kernel"]
+    assert names == ["kernel", "host"]
     names = [collector.name for collector in find_collectors(tmp_path, embedded=True)]
-    assert names == ["host", "kernel", "amdgpu"]
+    assert names == ["amdgpu", "kernel", "host"]

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.analysis.tracks import parse_key
 from cadenza.clock import ManualClock, MonotonicClock
 from cadenza.engine import profile
 from cadenza.engine.api.http_api import HttpApi
+from cadenza.errors import UsageError
 from cadenza.load.fetch import Page
 from cadenza.load.memory import MemoryTransport
 from cadenza.load.target import IN_PROCESS
-from cadenza.store.telemetry import TELEMETRY, Header, TelemetryFile, TelemetryLog, read_telemetry
-from cadenza.telemetry.reading import Collected, Collector, Missing, Reading
+from cadenza.readings import Collected, Collector, Missing, Reading, ReadingTable
+from cadenza.store.telemetry import TELEMETRY, Header, TelemetryFile, read_telemetry
 from cadenza.watch.machine import MachineWatch
 from cadenza.watch.realtime import SAMPLER, Kept, SamplerProcess
 
@@ -32,7 +32,7 @@ CARD = "0000:43:00.0"
 INTERVAL_S = 0.05
 
 
-class Scripted:
+class Scripted(Collector):
     """A collector that brings the same every round."""
 
     name = "amdgpu"
@@ -44,7 +44,7 @@ class Scripted:
         return self.collected
 
 
-class Hung:
+class Hung(Collector):
     """A collector whose read never comes back."""
 
     name = "hung"
@@ -54,7 +54,7 @@ class Hung:
         raise AssertionError
 
 
-class Broken:
+class Broken(Collector):
     name = "broken"
 
     def collect(self) -> Collected:
@@ -62,8 +62,8 @@ class Broken:
 
 
 BUSY = Collected(
-    [Reading("amdgpu_busy_ratio", (("gpu", CARD),), 0.5)],
-    [Missing("amdgpu_fan_ratio", CARD, "absent"), Missing("amdgpu_fan_ratio", CARD, "absent")],
+    [Reading("gpu_busy_ratio", (("gpu", CARD), ("vendor", "amd")), 0.5)],
+    [Missing("gpu_fan_ratio", CARD, "absent"), Missing("gpu_fan_ratio", CARD, "absent")],
 )
 
 
@@ -71,7 +71,7 @@ def engine() -> MemoryTransport:
     return MemoryTransport(HttpApi(profile.load("mi50-rx6900xt")))
 
 
-def kept(folder: Path) -> TelemetryLog:
+def kept(folder: Path) -> ReadingTable:
     found = read_telemetry(folder)
     assert found is not None
     return found
@@ -108,22 +108,15 @@ def test_what_is_missing_is_told_once_and_counted_at_the_end(tmp_path: Path) -> 
     lines = [json.loads(line) for line in (tmp_path / TELEMETRY).read_bytes().splitlines()[1:]]
     assert [line["values"] for line in lines if "values" in line] == [[0.5]] * 3
     gaps = [line["missing"] for line in lines if "missing" in line]
-    assert gaps == [[["amdgpu_fan_ratio", CARD, "absent", 1]], [["amdgpu_fan_ratio", CARD, "absent", 6]]]
-    assert kept(tmp_path).samples[0].series == (f"amdgpu_busy_ratio{{gpu={CARD}}}",)
-
-
-def test_a_product_whose_name_has_a_comma_is_no_other_card(tmp_path: Path) -> None:
-    found = Collected([Reading("amdgpu_info", (("gpu", CARD), ("product", "Navi 21,gpu=0000:03:00.0")), 1.0)], [])
-    Kept(Scripted(found), TelemetryFile(tmp_path, Header()), ManualClock().now_ns).collect()
-    ((key,),) = (sample.series for sample in kept(tmp_path).samples)
-    assert parse_key(key)[1]["gpu"] == CARD
+    assert gaps == [[["gpu_fan_ratio", CARD, "absent", 1]], [["gpu_fan_ratio", CARD, "absent", 6]]]
+    assert kept(tmp_path).samples[0].series == (BUSY.readings[0].series,)
 
 
 @pytest.mark.slow
 def test_the_sampler_is_a_process_of_low_priority_on_the_runs_clock(tmp_path: Path) -> None:
     begun = time.monotonic_ns()
     for watch, sampler in sampled(tmp_path, [Scripted(BUSY)]):
-        assert watch.told == "engine metrics; amdgpu (1 series)"
+        assert watch.description == "engine metrics; amdgpu (1 series)"
         child = sampler.pid or 0
         assert child not in (0, os.getpid())
         assert os.getpriority(os.PRIO_PROCESS, child) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
@@ -137,16 +130,26 @@ def test_the_sampler_is_a_process_of_low_priority_on_the_runs_clock(tmp_path: Pa
         assert begun < stamps[0]
         assert stamps[-1] < ended
         assert stamps == sorted(stamps)
-    assert [gap.name for gap in found.missing] == ["amdgpu_fan_ratio"] * 2
+    assert [gap.name for gap in found.missing] == ["gpu_fan_ratio"] * 2
 
 
 @pytest.mark.slow
 def test_a_collector_that_hangs_or_breaks_holds_up_nobody(tmp_path: Path) -> None:
     begun = time.monotonic()
     for watch, _ in sampled(tmp_path, [Hung(), Broken(), Scripted(BUSY)], 0.3):
-        assert "amdgpu (1 series)" in watch.told
+        assert "amdgpu (1 series)" in watch.description
     assert time.monotonic() - begun < 15
     assert len([s for s in kept(tmp_path).samples if s.source == "amdgpu"]) >= 4
+
+
+@pytest.mark.slow
+def test_two_collectors_with_the_same_series_end_the_sweep_at_its_start(tmp_path: Path) -> None:
+    other = Scripted(BUSY)
+    other.name = "smi"
+    with pytest.raises(UsageError, match="amdgpu and smi both have the series"):
+        next(sampled(tmp_path, [Scripted(BUSY), other]))
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
 
 
 def kill(pid: int | None) -> None:
@@ -172,8 +175,8 @@ def test_a_sampler_that_is_killed_is_noted_told_and_started_anew_three_times(tmp
         watch.edge(1)  # nobody is left to die
     assert len(set(pids)) == 4
     assert said == [
-        *["  telemetry  the sampler ended early (killed by signal 9); it is started anew"] * 3,
-        "  telemetry  the sampler ended early (killed by signal 9); the machine is watched no more",
+        *["  telemetry  the sampler ended early (killed by signal 9); restarting it"] * 3,
+        "  telemetry  the sampler ended early (killed by signal 9); the machine is no longer sampled",
     ]
     found = kept(tmp_path)
     assert [(gap.source, gap.name, gap.gpu, gap.reason) for gap in found.missing if gap.source == SAMPLER] == [
@@ -195,7 +198,7 @@ def test_a_kernel_that_gives_no_process_leaves_the_run_without_a_sampler(
     monkeypatch.setattr(os, "fork", refuse)
     before = sorted(Path("/proc/self/fd").iterdir())
     for watch, sampler in sampled(tmp_path, [Scripted(BUSY)], 0):
-        assert watch.told == "engine metrics; the sampler did not start"
+        assert watch.description == "engine metrics; the sampler did not start"
         assert sampler.pid is None
         watch.edge(0)
     assert sorted(Path("/proc/self/fd").iterdir()) == before
@@ -210,7 +213,7 @@ def test_a_sampler_that_cannot_be_started_anew_is_told(tmp_path: Path, monkeypat
         kill(sampler.pid)
         watch.edge(0)
         watch.edge(1)
-    assert said[1:] == ["  telemetry  the sampler cannot be started anew; the machine is watched no more"]
+    assert said[1:] == ["  telemetry  the sampler cannot be restarted; the machine is no longer sampled"]
     assert [s.point for s in kept(tmp_path).samples if s.source == "edge"] == [0, 1]
 
 
@@ -324,7 +327,7 @@ def test_a_sweep_whose_sampler_is_killed_says_what_it_did_not_see(tmp_path: Path
         wait_for(tmp_path / "run" / "records.jsonl", 3)
         os.kill(sampler_of(process), signal.SIGKILL)
         _, err = process.communicate(timeout=60)
-    assert b"the sampler ended early (killed by signal 9); it is started anew" in err
+    assert b"the sampler ended early (killed by signal 9); restarting it" in err
     summary = (tmp_path / "run" / "summary.json").read_bytes()
     first, second = json.loads(summary)["points"]
     # Three answers had come by then, of 128 to 256 tokens of 80 ms each: half of the forty seconds at most.

@@ -13,7 +13,8 @@ from cadenza.load.fetch import Page
 from cadenza.load.memory import MemoryTransport
 from cadenza.load.target import IN_PROCESS
 from cadenza.load.transport import Origin
-from cadenza.store.telemetry import Header, Sample, TelemetryFile, TelemetryLog, read_telemetry
+from cadenza.readings import ReadingTable, Sample, Series
+from cadenza.store.telemetry import Header, TelemetryFile, read_telemetry
 from cadenza.watch.machine import scrape
 from cadenza.watch.virtual import CARDS_EVERY_S, VirtualSampler
 
@@ -48,7 +49,7 @@ class Watched:
         while self.transport.clock.now_ns() < until_ns:
             self.transport.poll(until_ns)
 
-    def log(self) -> TelemetryLog:
+    def log(self) -> ReadingTable:
         found = read_telemetry(self.folder)
         assert found is not None
         return found
@@ -57,8 +58,17 @@ class Watched:
         return [sample for sample in self.log().samples if sample.source == source]
 
 
-def values(sample: Sample) -> dict[str, float]:
-    return dict(zip(sample.series, sample.values.tolist(), strict=True))
+def values(sample: Sample) -> dict[Series, float]:
+    return dict(zip(sample.series, sample.values, strict=True))
+
+
+def of_engine(name: str) -> Series:
+    return Series(name, (("engine", "vllm"), ("target", "0"), ("model", MODEL)))
+
+
+def of_card(sample: Sample, gpu: str, name: str) -> float:
+    (value,) = (v for s, v in values(sample).items() if s.name == f"gpu_{name}" and s.label("gpu") == gpu)
+    return value
 
 
 def test_samples_are_on_the_grid_whether_something_happens_or_not(tmp_path: Path) -> None:
@@ -80,11 +90,11 @@ def test_a_sample_has_the_numbers_of_the_engines_page(tmp_path: Path) -> None:
     watched.pass_to(20 * S)
     last = watched.of("engine")[-1]
     assert last.at_ns == watched.transport.clock.now_ns() == 20 * S
-    page = scrape(watched.transport, [Page(IN_PROCESS, "/metrics", ())], whole=False).values
-    plain = {key: value for key, value in page.items() if "_s_count{" not in key and "_s_sum{" not in key}
+    page = scrape(watched.transport, [Page(IN_PROCESS, "/metrics", ())], whole=False).readings
+    plain = {one.series: one.value for one in page if not one.name.endswith(("_s_count", "_s_sum"))}
     assert values(last) == plain
-    assert values(last)[f"running{{engine=vllm,target=0,model={MODEL}}}"] == 3
-    assert values(last)[f"generation_tokens_total{{engine=vllm,target=0,model={MODEL}}}"] > 100
+    assert values(last)[of_engine("running")] == 3
+    assert values(last)[of_engine("generation_tokens_total")] > 100
     watched.sampler.end()
 
 
@@ -93,11 +103,10 @@ def test_a_model_that_comes_to_rest_is_seen_to_rest(tmp_path: Path) -> None:
     watched.sampler.start()
     watched.ask(10)
     watched.pass_to(30 * S)
-    key = f"requests_total{{engine=vllm,target=0,model={MODEL}}}"
-    running = [values(sample)[key.replace("requests_total", "running")] for sample in watched.of("engine")]
+    running = [values(sample)[of_engine("running")] for sample in watched.of("engine")]
     assert running[1] == 1  # at 0.5 s ten tokens of 80 ms are not done
     assert set(running[4:]) == {0}
-    assert values(watched.of("engine")[-1])[key] == 1
+    assert values(watched.of("engine")[-1])[of_engine("requests_total")] == 1
     watched.sampler.end()
 
 
@@ -109,13 +118,14 @@ def test_cards_are_read_from_files_and_their_busy_share_is_of_all_the_time(tmp_p
     seen = watched.of("amdgpu")
     assert [sample.at_ns for sample in seen] == [round(n * CARDS_EVERY_S) * S for n in range(3)]
     for gpu, name in (("0000:03:00.0", "mi50-32gb"), ("0000:43:00.0", "rx6900xt")):
-        card, told = load_card(name), values(seen[-1])
+        card = load_card(name)
         # At work all the time it does what it did in its published soak; the driver tells whole per cent.
         busy = min(1.0, card.steady.busy + card.steady.waiting)
-        assert told[f"amdgpu_busy_ratio{{gpu={gpu}}}"] == pytest.approx(busy, abs=0.01)
+        assert of_card(seen[-1], gpu, "busy_ratio") == pytest.approx(busy, abs=0.01)
         taken = profile.load(NAME).limits.gpu_memory_utilization * card.vram_bytes
-        assert told[f"amdgpu_memory_used_bytes{{gpu={gpu},pool=vram}}"] == pytest.approx(taken, rel=1e-6)
-        assert values(seen[0])[f"amdgpu_busy_ratio{{gpu={gpu}}}"] == 0
+        used = (v for s, v in values(seen[-1]).items() if (s.label("gpu"), s.label("pool")) == (gpu, "vram"))
+        assert pytest.approx(taken, rel=1e-6) in list(used)
+        assert of_card(seen[0], gpu, "busy_ratio") == 0
     watched.sampler.end()
 
 
@@ -126,16 +136,16 @@ def test_an_edge_between_two_looks_has_the_share_of_the_time_in_between(tmp_path
     watched.pass_to(10 * S)
     busy_s = watched.core.busy_ns(10 * S) / S
     assert 0.5 < busy_s < 1.5
-    watched.sampler.look(10 * S)
-    watched.sampler.look(10 * S)  # the next point begins where this one ends
+    watched.sampler.poll(10 * S)
+    watched.sampler.poll(10 * S)  # the next point begins where this one ends
     _, seen = watched.of("amdgpu")
     assert seen.at_ns == 10 * S
     card = load_card("rx6900xt")
     busy = busy_s / 10 * min(1.0, card.steady.busy + card.steady.waiting)
-    assert values(seen)["amdgpu_busy_ratio{gpu=0000:43:00.0}"] == pytest.approx(busy, abs=0.01)
+    assert of_card(seen, "0000:43:00.0", "busy_ratio") == pytest.approx(busy, abs=0.01)
     watched.pass_to(20 * S)
-    watched.sampler.look(20 * S)
-    assert values(watched.of("amdgpu")[-1])["amdgpu_busy_ratio{gpu=0000:43:00.0}"] == 0
+    watched.sampler.poll(20 * S)
+    assert of_card(watched.of("amdgpu")[-1], "0000:43:00.0", "busy_ratio") == 0
     watched.sampler.end()
 
 
@@ -165,7 +175,7 @@ def test_a_profile_that_names_no_cards_says_so(tmp_path: Path) -> None:
     watched = Watched(tmp_path, cards=False)
     assert watched.sampler.start() == "sampled every 0.5 s of virtual time; no cards"
     watched.pass_to(60 * S)
-    watched.sampler.look(60 * S)
+    watched.sampler.poll(60 * S)
     watched.sampler.end()
     assert watched.of("amdgpu") == []
     assert [(gap.source, gap.reason) for gap in watched.log().missing] == [("amdgpu", "absent")]

@@ -12,20 +12,20 @@ from cadenza.stats.concurrency import level_at, peak_in_flight
 # Requests in flight beyond a row, and a share of them, that are no other load: what refilling the slots of a closed
 # loop takes from its mean (`analysis.checks.MIN_IN_FLIGHT_SHARE`).
 SCATTER, LOAD_SHARE = 0.5, 0.05
-# At a rate that was measured the mean in flight differs between two seeds by up to this share (docs/fit.md).
+# At a measured rate the mean in flight differs between two seeds by up to this share (how-to/simulate-a-server.md).
 SEED_SHARE = 0.6
 # Tokens that may be made with more requests in flight than the profile ever had, as a share: the peak is chance.
 PEAK_SHARE = 0.05
 # What another rate than the measured ones is. The plan sets it, so that it does not scatter.
 SAME_RATE = 0.05
-# A mean length further off than this moves TPOT by up to 7 %, and TTFT by 10 % (docs/fit.md).
+# A mean length further off than this moves TPOT by up to 7 %, and TTFT by 10 % (docs/how-to/simulate-a-server.md).
 LENGTH_SHARE = 0.10
 # Tokens of a counted prompt that do not matter: chat templates and tokenizers differ by as many.
 TEMPLATE_TOK = 32
 # Standard errors of the point's mean, on top: with heavy-tailed lengths two seeds of one law differ by more than 10 %.
 ERRORS = 3.0
 # Error where it was tested, in %, from which on a mean counts as not known, and a percentile: half of the 10 % that it
-# is to be right to, since few loads are tested, and between others it is up to twice as far off (docs/fit.md).
+# is to be right to, since few loads are tested, and between others it is up to twice as far off (the same page).
 KNOWN_MEAN_PCT, KNOWN_PERCENTILE_PCT = 10.0, 5.0
 
 

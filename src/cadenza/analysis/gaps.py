@@ -1,12 +1,9 @@
-"""When nobody looked: stretches of a point without samples, though what tells them was sampled in the run."""
-
-from collections.abc import Sequence
-from typing import Protocol
+"""Unwatched time: stretches of a point without samples of a source that was sampled in the run."""
 
 import numpy as np
 
 from cadenza.clock import NS_PER_S
-from cadenza.stats.columns import Floats
+from cadenza.readings import ReadingTable
 
 _NEVER_NS = int(np.iinfo(np.int64).max)
 
@@ -14,17 +11,7 @@ _NEVER_NS = int(np.iinfo(np.int64).max)
 GAP_INTERVALS = 5
 
 
-class Sampled(Protocol):
-    """`analysis.tracks.Telemetry`, as far as it matters here; `interval_s` is what was aimed at between two looks."""
-
-    @property
-    def interval_s(self) -> float: ...
-
-    @property
-    def samples(self) -> Sequence[tuple[int, str, int | None, tuple[str, ...], Floats]]: ...
-
-
-def unwatched_s(telemetry: Sampled, start_ns: int, end_ns: int) -> dict[str, float]:
+def unwatched_s(telemetry: ReadingTable, start_ns: int, end_ns: int) -> dict[str, float]:
     """**Unwatched**: by source, the seconds from `start_ns` to `end_ns` that lie in gaps between its samples.
 
     A gap is a time without a sample that is longer than 5 of the source's intervals: the median of those between its
@@ -33,12 +20,12 @@ def unwatched_s(telemetry: Sampled, start_ns: int, end_ns: int) -> dict[str, flo
     `end_ns` is not here, nor is one without gaps. A point that broke off, without an end, ends with the last sample.
     """
     if end_ns == _NEVER_NS:
-        end_ns = max((row[0] for row in telemetry.samples), default=start_ns)
+        end_ns = max((one.at_ns for one in telemetry.samples), default=start_ns)
     stamps: dict[str, list[int]] = {}
-    for at_ns, source, point, _, _ in telemetry.samples:
-        if at_ns <= end_ns and point is None:
-            stamps.setdefault(source, []).append(at_ns)
-    found = {}
+    for one in telemetry.samples:
+        if one.at_ns <= end_ns and one.point is None:
+            stamps.setdefault(one.source, []).append(one.at_ns)
+    unwatched = {}
     for source, stamped in stamps.items():
         at = np.sort(np.array(stamped, dtype=np.int64))
         between = np.diff(at)
@@ -50,5 +37,5 @@ def unwatched_s(telemetry: Sampled, start_ns: int, end_ns: int) -> dict[str, flo
         inside = np.minimum(ends, end_ns) - np.maximum(begins, start_ns)
         unseen_ns = int(inside[long & (inside > 0)].sum())
         if unseen_ns:
-            found[source] = unseen_ns / NS_PER_S
-    return found
+            unwatched[source] = unseen_ns / NS_PER_S
+    return unwatched

@@ -12,8 +12,8 @@ from cadenza.stats.concurrency import in_flight, mean_in_flight, peak_in_flight
 from cadenza.stats.intervals import mean_interval
 from cadenza.stats.population import Followed, censored, follow_tpot, follow_ttft, population, was_held
 from cadenza.stats.rounds import rounds_of
-from cadenza.stats.stability import MIN_RESPONSES, Stability, assess_stability
-from cadenza.stats.steady import Change, can_judge, find_change
+from cadenza.stats.stability import Stability, assess_stability
+from cadenza.stats.steady import LONGER_MEMORY, Change, can_judge, closed_round, find_change, memory_of
 from cadenza.stats.window import Window
 
 # A closed loop refills a slot within its own dispatch lag; less than this in flight means that it did not.
@@ -61,12 +61,12 @@ def _check_steady(point: Point, columns: Columns, window: Window) -> list[Check]
     series = [(name, values.values) for name, values in _series(point, columns) if np.isfinite(values.values).any()]
     if not series:
         return [Check("steady state", None, "no answer has a TPOT or a TTFT")]
-    sizes = _round_sizes(point, columns, window)
-    changes = [
-        (name, change)
+    sizes, memory = _round_sizes(point, columns, window), _memory(point, columns)
+    found = [
+        (name, find_change(values, round_size=sizes[name], material=MATERIAL[name], memory=memory))
         for name, values in series
-        if (change := find_change(values, round_size=sizes[name], material=MATERIAL[name])) is not None
     ]
+    changes = [(name, change) for name, change in found if change is not None]
     if changes:
         return [
             Check("steady state", Verdict.SUSPECT, f"no steady state: {_describe(name, change)}")
@@ -93,8 +93,21 @@ def _round_sizes(point: Point, columns: Columns, window: Window) -> dict[str, in
     """
     rounds = rounds_of(point, columns, window)
     if point.load is LoadLabel.CLOSED:
-        return {"TPOT": rounds.in_flight, "TTFT": rounds.in_flight}
+        size = closed_round(rounds.in_flight, _lengths(columns))
+        return {"TPOT": size, "TTFT": size}
     return {"TPOT": max(rounds.in_flight, -(-rounds.size // OPEN_TPOT_SHARE)), "TTFT": OPEN_TTFT_ROUNDS * rounds.size}
+
+
+def _memory(point: Point, columns: Columns) -> float:
+    """What is added to the lag-1 correlation of the series. An open loop's longer memory is in its longer rounds."""
+    if point.load is not LoadLabel.CLOSED:
+        return LONGER_MEMORY
+    return memory_of(point.concurrency or 1, _lengths(columns))
+
+
+def _lengths(columns: Columns) -> Floats:
+    """(n,) output tokens of the measured `ok` requests."""
+    return columns.output_tok[columns.measured & columns.ok].astype(np.float64)
 
 
 def _series(point: Point, columns: Columns) -> list[tuple[str, Followed]]:
@@ -204,7 +217,8 @@ def _judge_stability(load: Stability) -> Check:
         return Check("stability", Verdict.SUSPECT, told)
     told = f"the window is {load.window_responses:.1f} mean user latencies long"
     if not load.is_stable:
-        short = f"{told}, {MIN_RESPONSES} are needed to see whether the backlog grows: measure longer; {rates}, {done}"
+        needed = f"{load.needed_responses} are needed to see whether the backlog grows"
+        short = f"{told}, {needed}: measure longer; {rates}, {done}"
         return Check("stability", Verdict.SUSPECT, short)
     return Check("stability", Verdict.VALID, f"{rates}, and the backlog does not grow; {told}")
 

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cadenza.analysis.tracks import Telemetry, Tracks, edges_of, growth
+from cadenza.analysis.tracks import Tracks, edges_of, growth
 from cadenza.analysis.verdict import Check, Verdict, check
 from cadenza.clock import NS_PER_MS
+from cadenza.readings import ReadingTable
 from cadenza.record import Outcome, Record, TokenSource
 
 # Counts further apart are not of the same requests: someone else used the server, or one of the two is wrong.
@@ -63,7 +64,7 @@ class Reconciliation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     restarted: bool = False
 
 
-def reconcile(telemetry: Telemetry, index: int, model: str, records: Sequence[Record]) -> Reconciliation | None:
+def reconcile(telemetry: ReadingTable, index: int, model: str, records: Sequence[Record]) -> Reconciliation | None:
     """**Reconciliation**: what the engine counted between the two edges of the point, against all that was sent in it.
 
     TTFT at the engine begins when the request has reached it, so the client's mean minus the engine's is network,
@@ -148,7 +149,7 @@ def _time_told(name: str, time: Time) -> str:
 
 
 def _told(edge: Tracks, name: str) -> bool:
-    return any(key.partition("{")[0] == name for key in edge)
+    return any(series.name == name for series in edge)
 
 
 def _mean_ms(edges: Sequence[Tracks], model: str, name: str) -> float | None:

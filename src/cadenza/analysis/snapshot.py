@@ -1,19 +1,18 @@
 """What can be seen of a server at one instant, as the live view has it: streams, pace, latencies, cards, host.
 
-None is what was not to be had; it is never 0.
+None means unavailable, never 0.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 
 import msgspec
 
+from cadenza.analysis.tracks import Track, Tracks, track
+from cadenza.analysis.views import CardView, busy_share, card_views, engine_view, host_view, kernel_events
+from cadenza.clock import NS_PER_S
+from cadenza.readings import Sample
 from cadenza.stats.columns import Floats
 from cadenza.stats.distribution import Distribution
-
-# Of several clocks that a card tells, the one that computes.
-_CORE_CLOCKS = ("sclk", "sm", "graphics")
-
-Row = tuple[str, Mapping[str, str], float]
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,9 +28,9 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stream(msgspec.Struct, frozen=True, kw_only=True):
-    """One model of the server. Rates, latencies, preemptions and the hit rate are of the glance's last `window_s`.
+    """One model of the server. Rates, latencies, preemptions and the hit rate are of the snapshot's last `window_s`.
 
-    rates_from   engine: by its own counters; answers: by those that ended, a whole answer at its end
+    rates_from   engine: by its counters; answers: by those that ended, a whole answer at its end
     ttft_ms      from the sending of the request, or its arrival at the engine
     user_ttft_ms from when the request was due; only a run knows
     """
@@ -55,7 +54,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU, by PCI address. `state`: up, asleep or gone; throttled: why the clock is lowered, None: it does not say.
+    """One GPU, by PCI address. `state`: up, asleep or gone; throttled: why the clock is lowered, None: not reported.
 
     temperatures_c, limits_c   by sensor; at its limit the driver lowers the clock
     """
@@ -98,7 +97,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
 
 
-class Glance(msgspec.Struct, frozen=True, kw_only=True):
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All of it.
 
     at           Unix time in seconds
@@ -106,7 +105,7 @@ class Glance(msgspec.Struct, frozen=True, kw_only=True):
     status       of a server up or down; of a run running, complete, interrupted or failed
     simulated    by the embedded engine
     window_s     of how many seconds the rates and latencies are, on the server's or the run's clock; None: of none yet
-    local        cards and host are of the machine that serves, as far as can be told
+    local        cards and host are of the machine that serves, as far as is known
     kernel       lines of the kernel's log that mean trouble, by kind and card, since the view or the run began
     notes        sentences about what could not be seen
     """
@@ -127,77 +126,81 @@ class Glance(msgspec.Struct, frozen=True, kw_only=True):
 
 def times(values: Floats) -> Times | None:
     """Mean and percentiles of `values` (n,) in ms, NaN left out; None: there are none."""
-    found = Distribution.of(values)
-    if not found.n:
+    finite = Distribution.of(values)
+    if not finite.n:
         return None
-    return Times(n=found.n, mean=found.mean, p50=found.p50, p99=found.p99)
+    return Times(n=finite.n, mean=finite.mean, p50=finite.p50, p99=finite.p99)
 
 
-def cards(rows: Iterable[Row]) -> list[Card]:
-    """The cards in `rows` of (family, labels, value), by address; of a value that is told twice, the first counts."""
-    by_card: dict[str, dict[str, dict[str, float]]] = {}
-    products: dict[str, str] = {}
-    for family, labels, value in rows:
-        make, _, name = family.partition("_")
-        gpu = labels.get("gpu")
-        if make not in ("amdgpu", "nvidia") or not gpu:
-            continue
-        found = by_card.setdefault(gpu, {}).setdefault(name, {})
-        found.setdefault(next((text for label, text in labels.items() if label != "gpu"), ""), value)
-        if name == "temperature_limit_celsius" and labels.get("limit") == "crit":
-            by_card[gpu].setdefault("crit", {}).setdefault(labels.get("sensor", ""), value)
-        if name == "info" and labels.get("product"):
-            products.setdefault(gpu, labels["product"])
-    return [_card(gpu, products.get(gpu), found) for gpu, found in sorted(by_card.items())]
+def cards(tracks: Tracks) -> list[Card]:
+    """Every card at the latest instant of its series, by address."""
+    return [_card(card) for card in card_views(tracks)]
 
 
-def _card(gpu: str, product: str | None, found: Mapping[str, Mapping[str, float]]) -> Card:
-    def one(name: str, *kinds: str) -> float | None:
-        values = found.get(name, {})
-        return next((values[kind] for kind in kinds or ("",) if kind in values), None)
-
-    asleep, up = one("suspended"), one("up")
-    throttled = found.get("throttled")
+def _card(card: CardView) -> Card:
+    throttled = card.throttled
     return Card(
-        gpu=gpu,
-        product=product,
-        state="gone" if up == 0 else "asleep" if asleep else "up",
-        busy=one("busy_ratio"),
-        vram_used_bytes=one("memory_used_bytes", "vram"),
-        vram_size_bytes=one("memory_size_bytes", "vram"),
-        power_w=one("power_watts", "average", "instant"),
-        power_cap_w=one("power_cap_watts"),
-        temperatures_c=dict(found.get("temperature_celsius", {})),
-        limits_c=dict(found.get("crit", {})),
-        throttled=None if throttled is None else [reason for reason, holds in throttled.items() if holds],
-        clock_hz=one("clock_hertz", *_CORE_CLOCKS),
+        gpu=card.gpu,
+        product=card.product,
+        state=card.state,
+        busy=_last(card.one("busy_ratio")),
+        vram_used_bytes=_last(card.one("memory_used_bytes", pool="vram")),
+        vram_size_bytes=_last(card.one("memory_size_bytes", pool="vram")),
+        power_w=_last(card.power),
+        power_cap_w=_last(card.one("power_cap_watts")),
+        temperatures_c={sensor: one.last for sensor, one in card.temperatures.items()},
+        limits_c={sensor: one.last for sensor, one in card.limits.items()},
+        throttled=[reason for reason, one in throttled.items() if one.last] if throttled else None,
+        clock_hz=_last(card.clock),
     )
 
 
-def host(rows: Iterable[Row]) -> HostNow | None:
-    """The machine in `rows`; None: it tells nothing."""
-    cpu: dict[str, float] = {}
-    rest: dict[str, float] = {}
-    for family, labels, value in rows:
-        if family == "cadenza_host_cpu_ratio":
-            cpu.setdefault(labels.get("mode", ""), value)
-        elif family.startswith("cadenza_host_") and not labels:
-            rest.setdefault(family.removeprefix("cadenza_host_"), value)
-    idle = cpu.get("idle")
-    found = HostNow(
-        cpu_busy=None if idle is None else max(0.0, 1 - idle - cpu.get("iowait", 0.0)),
-        cpu_steal=cpu.get("steal"),
-        cores=rest.get("cores"),
-        memory_available_bytes=rest.get("memory_available_bytes"),
-        memory_size_bytes=rest.get("memory_size_bytes"),
+def host(tracks: Tracks) -> HostNow | None:
+    """The host at the latest instant; None: nothing of it could be read."""
+    view = host_view(tracks)
+    shares = {mode: one.last for mode, one in view.cpu.items()}
+    now = HostNow(
+        cpu_busy=busy_share(shares.get("idle"), shares.get("iowait")),
+        cpu_steal=shares.get("steal"),
+        cores=_last(view.one("cores")),
+        memory_available_bytes=_last(view.one("memory_available_bytes")),
+        memory_size_bytes=_last(view.one("memory_size_bytes")),
     )
-    return None if found == HostNow() else found
+    return None if now == HostNow() else now
 
 
-def kernel(rows: Iterable[Row]) -> dict[str, int]:
-    """Events of the kernel's log by kind and card, those that there were."""
-    counts: dict[str, int] = {}
-    for family, labels, value in rows:
-        if family == "cadenza_kernel_events_total" and value > 0:
-            counts[f"{labels.get('event', '')} {labels.get('gpu', '')}".strip()] = int(value)
-    return counts
+def kernel(tracks: Tracks) -> dict[str, int]:
+    """Events of the kernel's log until now by kind and card, those that there were."""
+    return {event: int(one.last) for event, one in kernel_events(tracks).items() if one.last > 0}
+
+
+def engine_figures(samples: Sequence[Sample], model: str) -> dict[str, float]:
+    """Fields of a `Stream` out of the engine's samples in a window, in order of time, over all base URLs.
+
+    Gauges are the last sample's; counters are their growth per second from the first sample to the last, and left out
+    where one fell. The model is the one of that name, or the only one that the engine has.
+    """
+    if not samples:
+        return {}
+    edges = [track([samples[0]]), track([samples[-1]])]
+    engine = engine_view(edges[-1], model, edges)
+    gauges = {name: _last(engine.gauge(name)) for name in ("running", "waiting", "kv_usage")}
+    figures = {name: value for name, value in gauges.items() if value is not None}
+    span_s = (samples[-1].at_ns - samples[0].at_ns) / NS_PER_S
+    if span_s <= 0:
+        return figures
+    grown = {field: engine.grown(name) for name, field in _RATES.items()}
+    figures |= {field: value / span_s for field, value in grown.items() if value is not None}
+    rest = {"preemptions": engine.grown("preemptions_total"), "prefix_hit_rate": engine.prefix_hit_rate}
+    return figures | {field: value for field, value in rest.items() if value is not None}
+
+
+_RATES = {
+    "generation_tokens_total": "generation_tok_per_s",
+    "prompt_tokens_total": "prompt_tok_per_s",
+    "requests_total": "requests_per_s",
+}
+
+
+def _last(one: Track | None) -> float | None:
+    return None if one is None else one.last

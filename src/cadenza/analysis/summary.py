@@ -11,9 +11,9 @@ from cadenza.analysis.client_checks import ceiling_share
 from cadenza.analysis.machine import Machine, Stretch, describe_machine
 from cadenza.analysis.notes import list_notes
 from cadenza.analysis.reconciliation import Reconciliation, check_server, reconcile
-from cadenza.analysis.tracks import Telemetry
 from cadenza.analysis.verdict import Check, Verdict, judge
 from cadenza.clock import NS_PER_MS
+from cadenza.readings import ReadingTable
 from cadenza.record import SCHEMA, LoadLabel, Point, PointStatus, Record, TokenSource
 from cadenza.spec import Slo
 from cadenza.stats import latency, relative
@@ -132,7 +132,7 @@ def summarise(
     simulated: bool,
     tool: dict[str, str],
     slo: Slo | None = None,
-    telemetry: Telemetry | None = None,
+    telemetry: ReadingTable | None = None,
 ) -> Summary:
     """The summary of all points that have begun, from the records of all of them in any order."""
     by_point: dict[int, list[Record]] = {}
@@ -144,7 +144,7 @@ def summarise(
 
 
 def summarise_point(
-    point: Point, records: Sequence[Record], slo: Slo | None = None, telemetry: Telemetry | None = None
+    point: Point, records: Sequence[Record], slo: Slo | None = None, telemetry: ReadingTable | None = None
 ) -> PointSummary:
     """One point by itself; what compares it with others is added by `relate`."""
     # Records come in the order in which requests ended, which a rebuilt run keeps; the plan's order is the stable one.
@@ -237,7 +237,7 @@ def _is_steady(checks: Sequence[Check]) -> bool:
 
 
 def _add_machine(
-    summary: PointSummary, point: Point, telemetry: Telemetry, window: Stretch, server: Reconciliation | None
+    summary: PointSummary, point: Point, telemetry: ReadingTable, window: Stretch, server: Reconciliation | None
 ) -> PointSummary:
     """What the machine did meanwhile, and what by that held the point back."""
     whole = Stretch(point.start_ns or 0, np.iinfo(np.int64).max if point.end_ns is None else point.end_ns)

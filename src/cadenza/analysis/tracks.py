@@ -1,103 +1,82 @@
-"""A run's telemetry as series in time: one track a series, and the engine's page at the edges of a point."""
+"""A table of readings as series in time: one track a series, and the engine's page before and after a point."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
+from cadenza.readings import ReadingTable, Sample, Series
 from cadenza.stats.columns import Floats, Ints
 
-# A source of samples that are no samples of a stretch of time: the engine's page at the two edges of a point.
+# The source of samples that are of one instant only: the engine's page before and after a point.
 EDGE = "edge"
 
 
-class Telemetry(Protocol):
-    """What was written while the run went on.
-
-    server_here   the cards and the host are those that serve, as far as can be told
-    interval_s    between two looks, as far as nothing is late
-    samples       (instant in ns, source, point at whose edge it was taken, (k,) series, (k,) values), in any order
-    missing       (since ns, source, series, card or "", reason)
-    """
-
-    @property
-    def server_here(self) -> bool: ...
-
-    @property
-    def interval_s(self) -> float: ...
-
-    @property
-    def samples(self) -> Sequence[tuple[int, str, int | None, tuple[str, ...], Floats]]: ...
-
-    @property
-    def missing(self) -> Sequence[tuple[int, str, str, str, str]]: ...
-
-
 class Track(NamedTuple):
-    """One series in time: (n,) instants in ns, ascending, and values."""
+    """One series in time: (n,) instants in ns, ascending, and values; n is at least 1."""
 
     at_ns: Ints
     values: Floats
 
+    @property
+    def last(self) -> float:
+        """The value at the latest instant."""
+        return float(self.values[-1])
 
-Tracks = Mapping[str, Track]
+
+Tracks = Mapping[Series, Track]
 
 
-def track(rows: Iterable[tuple[int, str, int | None, tuple[str, ...], Floats]]) -> dict[str, Track]:
-    """Samples as one track a series; what a sample does not have is a gap in it."""
-    blocks: dict[tuple[str, ...], list[tuple[int, Floats]]] = {}
-    for at_ns, _, _, series, values in rows:
-        blocks.setdefault(series, []).append((at_ns, values))
-    pieces: dict[str, list[tuple[Ints, Floats]]] = {}
-    for series, block in blocks.items():
-        at = np.array([at_ns for at_ns, _ in block], dtype=np.int64)
-        table = np.stack([values for _, values in block])
-        for column, name in enumerate(series):
-            pieces.setdefault(name, []).append((at, table[:, column]))
+def track(samples: Iterable[Sample]) -> dict[Series, Track]:
+    """Samples as one track a series; a sample without the series leaves a gap in its track."""
+    # Samples share the tuple of their series: its identity is quicker than its hash, and the block keeps it alive.
+    blocks: dict[int, tuple[tuple[Series, ...], list[int], list[Sequence[float]]]] = {}
+    for sample in samples:
+        _, instants, rows = blocks.setdefault(id(sample.series), (sample.series, [], []))
+        instants.append(sample.at_ns)
+        rows.append(sample.values)
+    pieces: dict[Series, list[tuple[Ints, Floats]]] = {}
+    for block, instants, rows in blocks.values():
+        at, table = np.array(instants, dtype=np.int64), np.array(rows, dtype=np.float64)
+        for column, series in enumerate(block):
+            pieces.setdefault(series, []).append((at, table[:, column]))
     tracks = {}
-    for name, parts in pieces.items():
+    for series, parts in pieces.items():
         at, values = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         order = np.argsort(at, kind="stable")
-        tracks[name] = Track(at[order], values[order])
+        tracks[series] = Track(at[order], values[order])
     return tracks
 
 
-@lru_cache(maxsize=4096)
-def parse_key(key: str) -> tuple[str, Mapping[str, str]]:
-    """`name{label=value,…}` taken apart; `model`, whose value may hold anything, comes last."""
-    name, brace, rest = key.partition("{")
-    labels, told, model = rest.removesuffix("}").partition("model=") if brace else ("", "", "")
-    found = dict(pair.partition("=")[::2] for pair in labels.split(",") if pair)
-    return name, found | ({"model": model} if told else {})
+def find(tracks: Tracks, name: str, **labels: str) -> Iterator[tuple[Series, Track]]:
+    """The tracks of that name that have these labels."""
+    for series, one in tracks.items():
+        if series.name == name and all(series.label(label) == text for label, text in labels.items()):
+            yield series, one
 
 
-def find(tracks: Tracks, name: str, **labels: str) -> Iterator[tuple[Mapping[str, str], Track]]:
-    """The tracks of the family `name` that have these labels."""
-    for key, found in tracks.items():
-        family, has = parse_key(key)
-        if family == name and all(has.get(label) == value for label, value in labels.items()):
-            yield has, found
-
-
-def pick_model(tracks: Tracks, model: str) -> dict[str, Track]:
-    """The engine's tracks that are of `model`: those that name it, or, where they name only one, that one's."""
-    labels = {key: parse_key(key)[1] for key in tracks}
-    names = {has["model"] for has in labels.values() if "model" in has}
+def pick_model(tracks: Tracks, model: str) -> dict[Series, Track]:
+    """The engine's tracks of `model`: those that name it, or, where they name only one model, that one's."""
+    names = {text for series in tracks for label, text in series.labels if label == "model"}
     chosen = model if model in names else next(iter(names)) if len(names) == 1 else None
-    return {key: tracks[key] for key, has in labels.items() if chosen is not None and has.get("model") == chosen}
+    return {series: one for series, one in tracks.items() if ("model", chosen) in series.labels}
 
 
-def edges_of(telemetry: Telemetry, index: int) -> list[Tracks]:
-    """The engine's page before and after the point, and in that order; fewer where it was not to be had."""
-    rows = [row for row in telemetry.samples if row[1] == EDGE and row[2] == index]
-    return [track([row]) for row in sorted(rows, key=lambda row: row[0])]
+def edges_of(telemetry: ReadingTable, index: int) -> list[Tracks]:
+    """The engine's page before and after the point, in that order; fewer where it could not be read."""
+    samples = [one for one in telemetry.samples if one.source == EDGE and one.point == index]
+    return [track([one]) for one in sorted(samples, key=lambda one: one.at_ns)]
 
 
 def growth(edges: Sequence[Tracks], model: str, name: str) -> float | None:
-    """By how much the counter grew from the first edge to the last, over all base URLs; None: not told, or it fell."""
+    """By how much the counter grew from the first edge to the last, over all base URLs; None: no counter, or it fell.
+
+    A series that only the last edge has grew from 0.
+    """
     if len(edges) < 2:
         return None
-    first, last = ({key: t.values[-1] for key, t in pick_model(edge, model).items()} for edge in (edges[0], edges[-1]))
-    grown = [value - first.get(key, 0.0) for key, value in last.items() if parse_key(key)[0] == name]
+    first, last = (
+        {series: one.last for series, one in pick_model(edge, model).items()} for edge in (edges[0], edges[-1])
+    )
+    grown = [value - first.get(series, 0.0) for series, value in last.items() if series.name == name]
     return None if not grown or min(grown) < 0 else float(sum(grown))

@@ -7,11 +7,11 @@ import sys
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments to `parser`."""
     parser.description = (
-        "Measure this machine's client against a server of known timing (its own process, loopback): how many events "
+        "Measure this machine's client against a server of known timing (another process, loopback): how many events "
         "and requests a second one process can hold, and how far its stamps are from the truth. Takes half a minute; "
         "later runs say how much of the ceiling they used."
     )
-    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--dry-run", action="store_true", help="measure and print, keep nothing")
 
 
@@ -21,8 +21,8 @@ def run(args: argparse.Namespace) -> int:
     import numpy as np
 
     from cadenza.cli.main import EXIT_INTERRUPTED
-    from cadenza.cli.signals import stop_on_signals
     from cadenza.measure.calibrate import Step, calibrate
+    from cadenza.measure.signals import stop_on_signals
     from cadenza.store.calibration import keep_calibration
 
     def watch(step: Step) -> None:
@@ -41,22 +41,23 @@ def run(args: argparse.Namespace) -> int:
         file=sys.stderr,
     )
     with stop_on_signals() as stop:
-        found = calibrate(watch, stop)
+        result = calibrate(watch, stop)
         if stop():
             return EXIT_INTERRUPTED
-    path = None if args.dry_run else keep_calibration(found)
+    path = None if args.dry_run else keep_calibration(result)
     if args.json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
         return 0
-    stamps = "the kernel's" if found.kernel_stamps else "the client's own reads"
+    stamps = "the kernel's" if result.kernel_stamps else "the client's own reads"
     print(
-        f"One process of the client holds {found.events_per_s:,.0f} events/s, or {found.requests_per_s:,.0f} requests/s"
+        f"One process of the client holds {result.events_per_s:,.0f} events/s, "
+        f"or {result.requests_per_s:,.0f} requests/s"
     )
     print(
-        f"Stamps are {stamps}: {found.stamp_error_us_p50:.0f} µs after the server handed over the event, "
-        f"p99 {found.stamp_error_us_p99:.0f} µs"
+        f"Stamps are {stamps}: {result.stamp_error_us_p50:.0f} µs after the server handed over the event, "
+        f"p99 {result.stamp_error_us_p99:.0f} µs"
     )
-    print(f"A free slot is filled within {found.dispatch_lag_ms_p99:.2f} ms (p99, at a quarter of that load)")
+    print(f"A free slot is filled within {result.dispatch_lag_ms_p99:.2f} ms (p99, at a quarter of that load)")
     if path is not None:
         print(f"Kept in {path}; `cadenza run` and `cadenza sweep` hold their load against it")
     return 0

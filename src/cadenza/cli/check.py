@@ -1,17 +1,18 @@
-"""`cadenza check`: whether a run can be believed, check by check."""
+"""`cadenza check`: whether a run is valid, check by check."""
 
 import argparse
 import sys
-from pathlib import Path
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments to `parser`."""
+    from cadenza.cli.flags import RUN_HELP
+
     parser.description = (
         "Judge a run from its records: every check of every point, passed or not, with its number. Exit code 0: all "
         "points are VALID; 1: one is SUSPECT, CLIENT-LIMITED or INVALID."
     )
-    parser.add_argument("run", metavar="RUN", help="folder of the run")
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument("--json", action="store_true", help="the checks as JSON, by point")
 
 
@@ -20,19 +21,20 @@ def run(args: argparse.Namespace) -> int:
     import msgspec
 
     from cadenza.analysis.verdict import Verdict
-    from cadenza.cli.show import read_summary
+    from cadenza.api import open_run
     from cadenza.report.checks import render_checks
 
-    found, summary = read_summary(Path(args.run))
+    stored = open_run(args.run)
+    summary = stored.summary
     if args.json:
-        told = [
+        listed = [
             {"index": p.index, "model": p.model, "verdict": p.verdict, "status": p.status, "checks": p.checks}
             for p in summary.points
         ]
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(listed), indent=1) + b"\n")
     else:
         print(render_checks(summary), end="")
-    if found.broken_lines:
-        print(f"cadenza: {found.broken_lines} line(s) of the records are cut off and left out", file=sys.stderr)
-    unfinished = not summary.points or len(summary.points) < len(found.manifest.points)
+    if stored.broken_lines:
+        print(f"cadenza: {stored.broken_lines} line(s) of the records are cut off and left out", file=sys.stderr)
+    unfinished = not summary.points or len(summary.points) < len(stored.manifest.points)
     return int(unfinished or any(point.verdict is not Verdict.VALID for point in summary.points))

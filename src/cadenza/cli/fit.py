@@ -21,7 +21,7 @@ Table = dict[str, Any]
 
 
 class _Used(NamedTuple):
-    """A point that can be believed."""
+    """A VALID or SUSPECT point."""
 
     point: "PointSummary"
     sample: "Sample"
@@ -40,12 +40,14 @@ class _ModelFit(NamedTuple):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments to `parser`."""
+    from cadenza.cli.flags import RUN_HELP
+
     parser.description = (
         "Make an engine profile of the measured law from a run: a row for each load, with the spread of its latencies. "
         "Only VALID and SUSPECT points are used. The profile goes to FILE, or to stdout. To stderr go its "
         "in-sample residuals, and its out-of-sample errors at loads that are left out of the fit."
     )
-    parser.add_argument("run", metavar="RUN", help="folder of the run")
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument("-o", "--out", metavar="FILE", help="new file for the profile, NAME.toml (default: stdout)")
     parser.add_argument(
         "--json", action="store_true", help="print the profile, its residuals and its out-of-sample errors as JSON"
@@ -53,49 +55,51 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fit, write, tell; returns 0."""
+    """Fit, write, print; returns 0."""
     import msgspec
 
     from cadenza.errors import UsageError
     from cadenza.report.profile import render
+    from cadenza.store.names import find_run
     from cadenza.store.rundir import read_run
 
-    found = read_run(Path(args.run))
-    name = Path(args.run).resolve().name
-    used, left_out = _read_points(found)
-    for told in left_out:
-        _say(f"cadenza: left out: {told}")
-    if found.broken_lines:
-        _say(f"cadenza: {found.broken_lines} line(s) of the records are cut off and left out")
+    path = find_run(args.run)
+    stored = read_run(path)
+    name = path.resolve().name
+    used, left_out = _read_points(stored)
+    for line in left_out:
+        _say(f"cadenza: left out: {line}")
+    if stored.broken_lines:
+        _say(f"cadenza: {stored.broken_lines} line(s) of the records are cut off and left out")
     if not used:
         raise UsageError(
-            f"{args.run} has no point to fit: none is VALID or SUSPECT and has answers of two tokens (`cadenza check`)"
+            f"{path} has no point to fit: none is VALID or SUSPECT and has answers of two tokens (`cadenza check`)"
         )
-    models = {model: _fit_model(found, name, model, points) for model, points in used.items()}
-    profile = _profile(found, name, models)
+    models = {model: _fit_model(stored, name, model, points) for model, points in used.items()}
+    profile = _profile(stored, name, models)
     residuals = [row for model, fit in models.items() for row in _residuals(model, fit)]
     held = [row for model, fit in models.items() for row in _errors(model, fit, fit.held)]
     again = [row for model, fit in models.items() for row in _errors(model, fit, fit.again)]
-    text = render(profile, _header(found, models))
+    text = render(profile, _header(stored, models))
     if args.out is not None:
         _write(Path(args.out), text)
     if args.json:
-        found_out: Table = {
+        printed: Table = {
             "profile": profile,
             "residuals": residuals,
             "in_sample": again,
             "holdout": held,
             "left_out": left_out,
         }
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(found_out), indent=1) + b"\n")
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(printed), indent=1) + b"\n")
     elif args.out is None:
         sys.stdout.write(text)
-    _tell(residuals, again + held, models)
+    _print(residuals, again + held, models)
     _say_next(args.out, models)
     return 0
 
 
-def _read_points(found: "Run") -> tuple[dict[str, list[_Used]], list[str]]:
+def _read_points(stored: "Run") -> tuple[dict[str, list[_Used]], list[str]]:
     """Points to fit, by model, and in words those that are not."""
     from cadenza.analysis.extrapolation import describe_workload
     from cadenza.analysis.fitting import take_sample
@@ -107,15 +111,15 @@ def _read_points(found: "Run") -> tuple[dict[str, list[_Used]], list[str]]:
     from cadenza.stats.columns import Columns
 
     by_point: dict[int, list[Record]] = {}
-    for record in found.records():
+    for record in stored.records():
         by_point.setdefault(record.point, []).append(record)
     used: dict[str, list[_Used]] = {}
     left_out = []
-    for point in found.manifest.points:
+    for point in stored.manifest.points:
         if point.start_ns is None:
             continue
         records = sorted(by_point.get(point.index, []), key=lambda record: record.index)
-        summary = summarise_point(point, records, found.manifest.spec.slo)
+        summary = summarise_point(point, records, stored.manifest.spec.slo)
         load = f"{'C = ' if point.concurrency else ''}{label(summary)}"
         name = f"{printable(point.model, 80)} at {load}"
         if summary.verdict not in (Verdict.VALID, Verdict.SUSPECT):
@@ -123,22 +127,22 @@ def _read_points(found: "Run") -> tuple[dict[str, list[_Used]], list[str]]:
             continue
         columns = Columns.of(records)
         sample = take_sample(columns)
-        workload = describe_workload(point, columns, found.manifest.spec.arrivals)
+        workload = describe_workload(point, columns, stored.manifest.spec.arrivals)
         if sample is None or workload is None:
             left_out.append(f"{name} has no measured answer with a TPOT")
             continue
         halves = split_sample(columns)
-        used.setdefault(point.model, []).append(_Used(summary, sample, halves, workload, _thinks(found, records)))
+        used.setdefault(point.model, []).append(_Used(summary, sample, halves, workload, _thinks(stored, records)))
     return used, left_out
 
 
-def _thinks(found: "Run", records: "list[Record]") -> bool:
+def _thinks(stored: "Run", records: "list[Record]") -> bool:
     """Whether the model reasons before it answers: as counted, or, where nobody counts, as the trial answer did."""
     counted = [record.reasoning_tokens for record in records if record.reasoning_tokens is not None]
-    return any(counted) if counted else found.manifest.server.reasons_first
+    return any(counted) if counted else stored.manifest.server.reasons_first
 
 
-def _fit_model(found: "Run", name: str, model: str, used: list[_Used]) -> _ModelFit:
+def _fit_model(stored: "Run", name: str, model: str, used: list[_Used]) -> _ModelFit:
     from cadenza.analysis.extrapolation import span_domain
     from cadenza.analysis.fitting import fit_rows
     from cadenza.measure.holdout import hold_out, reproduce
@@ -148,14 +152,14 @@ def _fit_model(found: "Run", name: str, model: str, used: list[_Used]) -> _Model
     samples = [one.sample for one in used]
     held, again = hold_out(samples, [one.halves for one in used]), reproduce(samples)
     domain = span_domain([one.workload for one in used], tuple(_round(row.in_system) for row in fitted.rows))
-    manifest, slope = found.manifest, fitted.slope
+    manifest, slope = stored.manifest, fitted.slope
     table: Table = {"prompt_tok": _round(fitted.prompt_tok) if fitted.prompt_tok >= 0 else 0.0}
     table["ttft_ms_per_prompt_tok"] = _round(slope.used)
     table["slope_interval"] = [_round(slope.low), _round(slope.high)] if slope.low <= slope.high else []
     table["source"] = {
         "run": printable(name, 100),
         "started": manifest.started,
-        "server": _server(found),
+        "server": _server(stored),
         "cadenza": manifest.environment.cadenza,
         "simulated": manifest.simulated,
     }
@@ -199,17 +203,17 @@ def _domain_table(domain: "Domain", held: "list[HeldOut]", again: "list[HeldOut]
     return table
 
 
-def _profile(found: "Run", name: str, models: dict[str, _ModelFit]) -> Table:
+def _profile(stored: "Run", name: str, models: dict[str, _ModelFit]) -> Table:
     """The whole profile as plain values, as `engine.profile.load` reads it."""
     from cadenza.record import printable
 
-    limits = {"max_model_len": found.manifest.server.max_model_len_tok or _DEFAULT_LEN}
+    limits = {"max_model_len": stored.manifest.server.max_model_len_tok or _DEFAULT_LEN}
     peak = max(one.point.in_flight.peak for fit in models.values() for one in fit.used)
     if peak > _DEFAULT_SEQS:
         limits["max_num_seqs"] = peak
     return {
         "name": f"measured-{printable(name, 100)}",
-        "hardware": f"not known; as measured through the API of {_server(found)}",
+        "hardware": f"not known; as measured through the API of {_server(stored)}",
         "limits": limits,
         "models": [
             {"name": model, "thinking": any(one.thinks for one in fit.used), "measured": fit.table}
@@ -218,15 +222,15 @@ def _profile(found: "Run", name: str, models: dict[str, _ModelFit]) -> Table:
     }
 
 
-def _server(found: "Run") -> str:
+def _server(stored: "Run") -> str:
     from cadenza.record import printable
 
-    engine, version = found.manifest.server.engine, found.manifest.server.version or ""
+    engine, version = stored.manifest.server.engine, stored.manifest.server.version or ""
     return printable(version if version.lower().startswith(engine.lower()) else f"{engine} {version}".strip(), 120)
 
 
 def _residuals(model: str, fit: _ModelFit) -> list[Table]:
-    """In-sample: each point's means beside what the law, as written, gives at its load."""
+    """In-sample: each point's means against what the law, as written, gives at its load."""
     import msgspec
     import numpy as np
 
@@ -273,7 +277,7 @@ def _errors(model: str, fit: _ModelFit, held: "list[HeldOut]") -> list[Table]:
     ]
 
 
-def _tell(residuals: list[Table], errors: list[Table], models: dict[str, _ModelFit]) -> None:
+def _print(residuals: list[Table], errors: list[Table], models: dict[str, _ModelFit]) -> None:
     from cadenza.record import printable
 
     for model, fit in models.items():
@@ -285,9 +289,9 @@ def _tell(residuals: list[Table], errors: list[Table], models: dict[str, _ModelF
                 f" {row['ttft_mean_ms']:10.2f} {100 * ttft:+7.2f} %"
                 f" {row['tpot_mean_ms']:10.3f} {100 * tpot:+7.2f} %  {row['verdict']}"
             )
-        mine = [row for row in errors if row["model"] == model]
-        _tell_errors([row for row in mine if row["kind"] == "rows"])
-        _tell_errors([row for row in mine if row["kind"] != "rows"])
+        rows = [row for row in errors if row["model"] == model]
+        _print_errors([row for row in rows if row["kind"] == "rows"])
+        _print_errors([row for row in rows if row["kind"] != "rows"])
         _say(f"  {_tell_slope(fit)}")
 
 
@@ -305,7 +309,7 @@ _HELD = {
 }
 
 
-def _tell_errors(held: list[Table]) -> None:
+def _print_errors(held: list[Table]) -> None:
     if not held:
         _say("Out-of-sample errors: not determinable, too few requests to leave any out")
         return
@@ -319,16 +323,16 @@ def _tell_slope(fit: _ModelFit) -> str:
     slope = fit.fitted.slope
     if not slope.low <= slope.high:
         return "TTFT by prompt length: not determinable (prompts all as long, not counted, or too few)"
-    told = f"{1000 * slope.estimate:.1f} ms per 1,000 tokens, 99 % {1000 * slope.low:.1f} to {1000 * slope.high:.1f}"
-    return f"TTFT by prompt length: {told}" + ("" if slope.used else ": not distinguishable from 0, taken as 0")
+    text = f"{1000 * slope.estimate:.1f} ms per 1,000 tokens, 99 % {1000 * slope.low:.1f} to {1000 * slope.high:.1f}"
+    return f"TTFT by prompt length: {text}" + ("" if slope.used else ": not distinguishable from 0, taken as 0")
 
 
-def _header(found: "Run", models: dict[str, _ModelFit]) -> str:
+def _header(stored: "Run", models: dict[str, _ModelFit]) -> str:
     from cadenza.report.profile import quote
 
-    simulated = " The run itself was SIMULATED: no hardware was measured." if found.manifest.simulated else ""
+    simulated = " The run itself was SIMULATED: no hardware was measured." if stored.manifest.simulated else ""
     lines = [
-        f"Fitted by cadenza fit from a run of {found.manifest.started} against {_server(found)}.{simulated}",
+        f"Fitted by cadenza fit from a run of {stored.manifest.started} against {_server(stored)}.{simulated}",
         "Each row: the measured ok requests of the points at one load. in_system: requests in",
         "flight, averaged over the tokens; ttft_ms, step_ms: means; a spread: of each 1/32 of the values, fastest",
         "first, its mean over the mean of all. Between rows the law is linear; beyond the last it is extrapolated.",
@@ -342,7 +346,7 @@ def _header(found: "Run", models: dict[str, _ModelFit]) -> str:
 
 
 def _round(value: float) -> float:
-    """Six significant digits: more than any clock here can tell."""
+    """Six significant digits: more than any clock here resolves."""
     return float(f"{value:.6g}")
 
 

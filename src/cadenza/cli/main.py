@@ -1,4 +1,4 @@
-"""Entry point: finds the verb, runs it, and turns our own errors into one sentence and an exit code."""
+"""Entry point: selects the verb, runs it, and turns our errors into one sentence and an exit code."""
 
 import argparse
 import importlib
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from cadenza import __version__
+from cadenza.cli.parser import Parser, parse
 from cadenza.errors import CadenzaError
 
 # verb → (module, one line of help). A module is imported only when its verb is used: `--help` stays quick.
@@ -15,28 +16,29 @@ VERBS = {
     "run": ("cadenza.cli.run", "measure one point of that grid"),
     "show": ("cadenza.cli.show", "report a run, whole or broken off"),
     "ls": ("cadenza.cli.ls", "list the runs in a folder"),
-    "check": ("cadenza.cli.check", "say whether a run can be believed, check by check"),
-    "calibrate": ("cadenza.cli.calibrate", "measure what this machine's client can hold"),
-    "exporter": ("cadenza.cli.exporter", "serve what the cards, the host and the kernel log say, for Prometheus"),
-    "observe": ("cadenza.cli.observe", "Prometheus, alerts and dashboards for an engine and its cards"),
-    "top": ("cadenza.cli.top", "watch a server, or a run that goes on, in the terminal"),
-    "predict": ("cadenza.cli.predict", "predict what cards would do with a model (physics, nothing is measured)"),
-    "compare-hardware": ("cadenza.cli.compare_hardware", "a published comparison, beside what physics says of it"),
+    "check": ("cadenza.cli.check", "judge whether a run is valid, check by check"),
+    "calibrate": ("cadenza.cli.calibrate", "measure the throughput limit of this machine's client"),
+    "exporter": ("cadenza.cli.exporter", "serve metrics of GPUs, host and kernel log to Prometheus"),
+    "observe": ("cadenza.cli.observe", "Prometheus, alerts and dashboards for an engine and its GPUs"),
+    "top": ("cadenza.cli.top", "watch a server, or a run in progress, in the terminal"),
+    "predict": ("cadenza.cli.predict", "predict the performance of a model on GPUs (physics, nothing is measured)"),
+    "compare-hardware": ("cadenza.cli.compare_hardware", "compare a published measurement with the physical model"),
     "fit": ("cadenza.cli.fit", "make an engine profile from a run, to simulate that server"),
-    "probe": ("cadenza.cli.probe", "say what a server is and how it answers"),
+    "probe": ("cadenza.cli.probe", "identify a server and test one short request"),
     "engine": ("cadenza.cli.engine", "serve the embedded engine (its numbers are simulated)"),
+    "completion": ("cadenza.cli.completion", "print a completion script for bash, zsh or tcsh"),
 }
 
 EXIT_INTERRUPTED = 130
 _EPILOG = """\
 examples:
   cadenza sweep                                   the embedded engine, no server needed
-  cadenza sweep --url http://localhost:8000       your server, at C = 1, 2, 4, 8, 16
-  cadenza run --url http://localhost:8000 -c 32   one point
-  cadenza show runs/NAME --markdown               a table for an issue or a wiki
+  cadenza sweep http://localhost:8000             your server, at C = 1, 2, 4, 8, 16
+  cadenza run http://localhost:8000 -c 32         one point
+  cadenza show latest --markdown                  a table for an issue or a wiki
 
 exit codes: 0 every point is valid, 1 a point is invalid or something failed here,
-            2 a flag or file makes no sense, 3 the server cannot be reached or refuses, 130 interrupted
+            2 a flag or file is invalid, 3 the server cannot be reached or refuses, 130 interrupted
 """
 
 
@@ -45,19 +47,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         parser = make_parser(arguments)
-        args = parser.parse_args(arguments)
+        args = parse(parser, arguments)
         if args.verb is None:
             parser.print_help()
             return 0
         code: int = importlib.import_module(VERBS[args.verb][0]).run(args)
-        if sys.stdout is not None:  # closed before we began
+        if sys.stdout is not None:  # closed before the start
             sys.stdout.flush()
         return code
     except CadenzaError as error:
         print(f"cadenza: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        # The reader has gone (`| head`): nobody is left to tell. Keep the interpreter from trying once more.
+        # The reader is gone (`| head`). Keep the interpreter from writing at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -68,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _describe_bug(error: Exception) -> str:
-    """Where it happened, in one line: enough for a report, and no traceback in a user's face."""
+    """Where it happened, in one line: enough for a report, without a traceback."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
@@ -78,7 +80,7 @@ def _describe_bug(error: Exception) -> str:
 
 def make_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """The whole command line; only the verbs named in `arguments` get their flags, so that `--help` stays quick."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="cadenza",
         description="How many people an LLM server can hold at a steady typing cadence, and what gives way first.",
         epilog=_EPILOG,

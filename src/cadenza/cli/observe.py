@@ -13,8 +13,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "Write a folder with all that Prometheus, Alertmanager and Grafana need to watch an engine and its cards; "
         "check it; run Prometheus on it."
     )
-    deeds = parser.add_subparsers(dest="deed", metavar="WHAT", required=True)
-    init = deeds.add_parser("init", help="write the folder, or bring it up to date", allow_abbrev=False)
+    actions = parser.add_subparsers(dest="action", metavar="WHAT", required=True)
+    init = actions.add_parser("init", help="write the folder, or bring it up to date", allow_abbrev=False)
     init.description = (
         "Write configuration, rules, alerts, their tests, dashboards and a README. Again without flags: as last time. "
         "A file that you have changed is left alone."
@@ -39,13 +39,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     init.add_argument("--alertmanager", metavar="HOST:PORT", help="where it will be (default: 127.0.0.1:9093)")
     init.add_argument("--force", action="store_true", help="overwrite files that were changed as well")
     init.add_argument("--json", action="store_true", help="print what became of each file as JSON")
-    check = deeds.add_parser("check", help="check it, with promtool and amtool too where installed", allow_abbrev=False)
+    check = actions.add_parser(
+        "check", help="check it, with promtool and amtool too where installed", allow_abbrev=False
+    )
     check.description = (
         "Check names, PromQL, rules with their tests, dashboards and configuration. Exit code 1: something is wrong."
     )
     check.add_argument("folder", metavar="DIR", type=_folder)
     check.add_argument("--json", action="store_true", help="print the checks as JSON")
-    up = deeds.add_parser("up", help="run Prometheus on it until Ctrl-C", allow_abbrev=False)
+    up = actions.add_parser("up", help="run Prometheus on it until Ctrl-C", allow_abbrev=False)
     up.description = (
         "Run an installed Prometheus on the folder, and Alertmanager where there is one: in the foreground, on this "
         "machine alone, data below DIR/data."
@@ -61,9 +63,9 @@ def _folder(text: str) -> Path:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was asked; returns the exit code."""
-    deeds = {"init": _init, "check": _check, "up": _up}
-    return deeds[args.deed](args)
+    """Do what `args` name; returns the exit code."""
+    actions = {"init": _init, "check": _check, "up": _up}
+    return actions[args.action](args)
 
 
 def _init(args: argparse.Namespace) -> int:
@@ -90,9 +92,9 @@ def _init(args: argparse.Namespace) -> int:
     if args.json:
         _print_json(written._asdict())
         return 0
-    for fate, names in (("wrote", written.created), ("updated", written.updated)):
+    for outcome, names in (("wrote", written.created), ("updated", written.updated)):
         for name in names:
-            print(f"{fate} {args.folder / name}")
+            print(f"{outcome} {args.folder / name}")
     if written.unchanged:
         print(f"{len(written.unchanged)} file(s) were as they should be")
     for name in written.kept:
@@ -111,8 +113,8 @@ def _check(args: argparse.Namespace) -> int:
         checks.append(one)
         if args.json:
             continue
-        fate = "FAILED" if one.wrong else "skipped" if one.skipped else "ok"
-        print(f"{fate:<8} {one.name}")
+        outcome = "FAILED" if one.wrong else "skipped" if one.skipped else "ok"
+        print(f"{outcome:<8} {one.name}")
         for sentence in one.wrong:
             print(f"         {sentence}")
         if one.skipped:
@@ -124,7 +126,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _up(args: argparse.Namespace) -> int:
-    from cadenza.cli.signals import stop_on_signals
+    from cadenza.measure.signals import stop_on_signals
     from cadenza.observe.up import run as run_servers
 
     lock, gone = threading.Lock(), threading.Event()

@@ -6,16 +6,16 @@ import sys
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments to `parser`."""
-    parser.description = "Say what a server is: models, version, usage, tokens an event, which fields it takes."
+    from cadenza.cli.flags import add_key_file
+
+    parser.description = "Identify a server: models, version, usage, tokens an event, accepted fields."
     parser.add_argument("url", metavar="URL", help="base URL, e.g. http://localhost:8000")
     parser.add_argument("--model", action="append", metavar="NAME", help="model to try (default: each that is served)")
     parser.add_argument("--api", choices=("chat", "completions"), default="chat", help="default: %(default)s")
-    parser.add_argument(
-        "--api-key-file", metavar="FILE", help="file with the API key (or the variable CADENZA_API_KEY)"
-    )
+    add_key_file(parser)
     parser.add_argument("--header", action="append", metavar="'N: V'", help="extra header")
     parser.add_argument("--insecure", action="store_true", help="accept any TLS certificate")
-    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(args: argparse.Namespace) -> int:

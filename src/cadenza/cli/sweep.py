@@ -2,7 +2,8 @@
 
 import argparse
 
-from cadenza.cli.options import add_flags, read_credentials, read_spec
+from cadenza.cli.flags import add_flags
+from cadenza.cli.options import read_credentials, read_spec
 
 DEFAULT_CONCURRENCY = (1, 2, 4, 8, 16)
 

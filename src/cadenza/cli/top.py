@@ -1,4 +1,4 @@
-"""`cadenza top`: what a server, or a run that goes on, does now."""
+"""`cadenza top`: the present state of a server, or of a run in progress."""
 
 import argparse
 import contextlib
@@ -13,48 +13,47 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleDimensions
 
-    from cadenza.analysis.snapshot import Glance
+    from cadenza.analysis.snapshot import Snapshot
 
 DEFAULT_URL = "http://localhost:8000"
 MIN_INTERVAL_S, MAX_INTERVAL_S, MAX_WINDOW_S = 0.2, 3600.0, 3600.0
-RUNS = Path("runs")
 _SLICE_S = 0.1
 
 
 class View(Protocol):
-    """Where glances come from: `wait` until there are rates; `over`: nothing more will come."""
+    """Where snapshots come from: `wait` until there are rates; `over`: nothing more will come."""
 
     @property
     def over(self) -> bool: ...
 
     def wait(self) -> None: ...
 
-    def look(self) -> "Glance": ...
+    def snapshot(self) -> "Snapshot": ...
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments to `parser`."""
+    from cadenza.cli.flags import add_key_file
+
     parser.description = (
-        "Watch a server, or a run that goes on: streams, tokens per second, TTFT and TPOT, KV cache, each GPU, host. "
+        "Watch a server, or a run in progress: streams, tokens per second, TTFT and TPOT, KV cache, each GPU, host. "
         "q or Ctrl-C ends it."
     )
     parser.add_argument(
         "what",
         nargs="?",
         metavar="URL|RUN",
-        help=f"base URL, or folder of a run (default: the run below runs/ that goes on, else {DEFAULT_URL})",
+        help=f"base URL, or a run: folder, name, latest (default: the run in progress below runs/, else {DEFAULT_URL})",
     )
-    parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="between looks (default: 1)")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="between two updates (default: 1)")
     parser.add_argument(
-        "--window", type=float, default=10.0, metavar="S", help="what rates and latencies are over (default: 10)"
+        "--window", type=float, default=10.0, metavar="S", help="window of rates and latencies (default: 10)"
     )
-    form = parser.add_argument_group("how to tell it")
-    form.add_argument("--once", action="store_true", help="one look, after one interval, and exit")
-    form.add_argument("--json", action="store_true", help="a JSON object a look, one a line")
+    form = parser.add_argument_group("output")
+    form.add_argument("--once", action="store_true", help="one update, after one interval, and exit")
+    form.add_argument("--json", action="store_true", help="a JSON object an update, one a line")
     server = parser.add_argument_group("a server")
-    server.add_argument(
-        "--api-key-file", metavar="FILE", help="file with the API key (or the variable CADENZA_API_KEY)"
-    )
+    add_key_file(server)
     server.add_argument("--header", action="append", metavar="'N: V'", help="extra header")
     server.add_argument("--insecure", action="store_true", help="accept any TLS certificate")
     server.add_argument(
@@ -65,7 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Show it until interrupted, or until the run is over. UsageError for arguments that make no sense; TargetError
     for a server that is not there at the beginning. The exit code."""
-    from cadenza.cli.signals import stop_on_signals
+    from cadenza.measure.signals import stop_on_signals
 
     _check(args)
     with contextlib.ExitStack() as stack:
@@ -95,14 +94,17 @@ def _open(args: argparse.Namespace, stack: contextlib.ExitStack) -> View:
     from cadenza.errors import UsageError
     from cadenza.live.run import RunView, find_running
     from cadenza.record import printable
+    from cadenza.store.names import RUNS, find_run
 
     what: str | Path = args.what or find_running(RUNS) or DEFAULT_URL
     if isinstance(what, str) and "://" in what:
         return _open_server(what, args, stack)
-    if not Path(what).exists():
-        shown = printable(str(what), 120)
-        raise UsageError(f"{shown} is neither a folder nor a URL: write a server as http://HOST:PORT")
-    return stack.enter_context(RunView(Path(what), args.window))
+    try:
+        return stack.enter_context(RunView(find_run(what), args.window))
+    except UsageError as error:
+        if Path(what).exists():
+            raise
+        raise UsageError(f"{printable(str(error))}; write a server as http://HOST:PORT") from None
 
 
 def _open_server(url: str, args: argparse.Namespace, stack: contextlib.ExitStack) -> View:
@@ -147,11 +149,11 @@ def _print_looks(view: View, args: argparse.Namespace, stop: Callable[[], bool])
     due_s = time.monotonic()
     number = 0
     while not stop():
-        glance = view.look()
+        snapshot = view.snapshot()
         if args.json:
-            sys.stdout.buffer.write(msgspec.json.encode(glance) + b"\n")
+            sys.stdout.buffer.write(msgspec.json.encode(snapshot) + b"\n")
         else:
-            sys.stdout.write(f"{'' if number == 0 else chr(10)}{to_text(glance, args.interval)}")
+            sys.stdout.write(f"{'' if number == 0 else chr(10)}{to_text(snapshot, args.interval)}")
         sys.stdout.flush()
         number += 1
         if args.once or view.over:
@@ -173,16 +175,16 @@ def _draw(view: View, args: argparse.Namespace, stop: Callable[[], bool]) -> Non
     live = Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
     with _watch_keys() as quits, live:
         due_s = time.monotonic()
-        glance = view.look()
+        snapshot = view.snapshot()
         while not stop() and not quits():
-            live.update(render_screen(glance, console, args.interval), refresh=True)
+            live.update(render_screen(snapshot, console, args.interval), refresh=True)
             if view.over:
                 break
             if wait_until(due_s + args.interval, partial(_is_disturbed, console, console.size, stop, quits)):
                 continue
             due_s = max(due_s + args.interval, time.monotonic() - args.interval)
-            glance = view.look()
-    console.print(render(glance, console.width, args.interval))
+            snapshot = view.snapshot()
+    console.print(render(snapshot, console.width, args.interval))
 
 
 def _is_disturbed(

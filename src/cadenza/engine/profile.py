@@ -10,7 +10,7 @@ import msgspec
 from cadenza.engine.core.sequence import Limits
 from cadenza.engine.laws.calibrated import CalibratedRow, FitB, FitD
 from cadenza.engine.laws.measured import MeasuredFit
-from cadenza.errors import UsageError
+from cadenza.errors import UsageError, did_you_mean
 from cadenza.hardware import catalogue
 from cadenza.hardware.memory import room
 from cadenza.hardware.predict import default_limits
@@ -97,8 +97,9 @@ def load(name: str) -> Profile:
         devices = tuple(part.strip() for part in name.split(","))
         if not set(devices) <= set(catalogue.names("device")):
             raise UsageError(
-                f"no engine profile is called '{printable(name, 60)}'; there are: {', '.join(known)}; devices, joined "
-                f"by commas: {', '.join(catalogue.names('device'))}; or a file whose name ends in {_SUFFIX}"
+                f"no engine profile is called '{printable(name, 60)}'{did_you_mean(name, known)}; there are: "
+                f"{', '.join(known)}; devices, joined by commas: {', '.join(catalogue.names('device'))}; "
+                f"or a file whose name ends in {_SUFFIX}"
             )
         return _of_devices(name, Hardware(devices))
     return parse((resources.files(__package__) / "profiles" / f"{name}{_SUFFIX}").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The runs that go on below a folder, as the exporter tells of them: by name, with the point that each measures."""
+"""The runs in progress below a folder, for the exporter: by name, with the point that each measures."""
 
 import contextlib
 import heapq
@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from cadenza.clock import NS_PER_S, Clock, MonotonicClock
 from cadenza.errors import CadenzaError
+from cadenza.readings import Collected, Collector, Missing, Reading, Reason
 from cadenza.record import Point, PointStatus, printable
 from cadenza.store.manifest import Manifest, RunStatus
 from cadenza.store.rundir import MANIFEST, RECORDS, read_run
-from cadenza.telemetry.reading import Collected, Missing, Reading, Reason
 
-# So many of the newest are looked at: whoever measures does one at a time, or a few.
+# Only this many of the newest are read: few runs are in progress at once.
 _NEWEST = 32
 _MOST_IN_FOLDER = 10_000
 # A list is made again when the folder has changed, and for what its time of change does not show after so long.
@@ -27,20 +27,20 @@ _NAME = 120
 _Stamp = tuple[int, int, int]
 
 
-class _Look(NamedTuple):
-    """What a manifest said as of `stamp`: its run's readings. None: it is over, or cannot be read for `why`, and is not
-    read again until it changes."""
+class _State(NamedTuple):
+    """A manifest as of `stamp`: its run's readings. None: the run has ended, or the manifest cannot be read for `why`;
+    it is not read again until it changes."""
 
     stamp: _Stamp
     readings: list[Reading] | None
     why: Reason | None = None
 
 
-class RunCollector:
+class RunCollector(Collector):
     """The runs below `folder` that a living process writes (`cadenza ls DIR` lists all of them).
 
-    Each round looks at the times of change of the newest runs' manifests, and reads those that have changed or were
-    `running`: whether a run has been killed, only the lock on its records tells.
+    Each round compares the modification times of the newest runs' manifests, and reads those that have changed or were
+    `running`: that a run was killed shows only in the lock on its records.
     """
 
     name = "runs"
@@ -51,67 +51,69 @@ class RunCollector:
         self._listed_ns: int | None = None
         self._changed_ns = 0
         self._newest: list[Path] = []
-        self._looks: dict[Path, _Look] = {}
+        self._states: dict[Path, _State] = {}
 
     def collect(self) -> Collected:
-        """How many runs go on, when each began, and which point it measures; a run that is over is not told of."""
+        """How many runs are in progress, when each began, and which point it measures; none of a run that has ended."""
         try:
             self._list()
         except OSError as error:
             return Collected([], [Missing("cadenza_runs_running", "", _why(error))])
-        self._looks = {path: look for path in self._newest if (look := self._look(path)) is not None}
-        running = [look.readings for look in self._looks.values() if look.readings is not None]
+        self._states = {path: state for path in self._newest if (state := self._read(path)) is not None}
+        running = [state.readings for state in self._states.values() if state.readings is not None]
         count = Reading("cadenza_runs_running", (), float(len(running)))
-        missing = [Missing("cadenza_run_info", "", look.why) for look in self._looks.values() if look.why is not None]
+        missing = [
+            Missing("cadenza_run_info", "", state.why) for state in self._states.values() if state.why is not None
+        ]
         return Collected([count, *chain.from_iterable(running)], missing)
 
     def _list(self) -> None:
-        """Find the newest directories, by their time of change, beside those that are known to be running."""
+        """List the newest directories by modification time, and those known to be running."""
         now_ns, changed_ns = self._clock.now_ns(), self._folder.stat().st_mtime_ns
         recent = self._listed_ns is not None and now_ns - self._listed_ns < _LIST_S * NS_PER_S
         if recent and changed_ns == self._changed_ns:
             return
-        found: list[tuple[int, str]] = []
+        folders: list[tuple[int, str]] = []
         with os.scandir(self._folder) as entries:
             for entry in islice(entries, _MOST_IN_FOLDER):
                 with contextlib.suppress(OSError):
                     if entry.is_dir():
-                        found.append((entry.stat().st_mtime_ns, entry.name))
-        running = [path for path, look in self._looks.items() if look.readings is not None]
-        newest = [self._folder / name for _, name in heapq.nlargest(_NEWEST, found)]
+                        folders.append((entry.stat().st_mtime_ns, entry.name))
+        running = [path for path, state in self._states.items() if state.readings is not None]
+        newest = [self._folder / name for _, name in heapq.nlargest(_NEWEST, folders)]
         self._newest = list(dict.fromkeys([*running, *newest]))
         self._listed_ns, self._changed_ns = now_ns, changed_ns
 
-    def _look(self, path: Path) -> _Look | None:
+    def _read(self, path: Path) -> _State | None:
         """None: no run (yet)."""
         try:
             status = (path / MANIFEST).stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            return _Look((0, 0, 0), None, _why(error))
+            return _State((0, 0, 0), None, _why(error))
         stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
-        before = self._looks.get(path)
+        before = self._states.get(path)
         if before is not None and before.stamp == stamp and before.readings is None:
             return before
         if not S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
-            return _Look(stamp, None, "malformed")
+            return _State(stamp, None, "malformed")
         try:
             if not (path / RECORDS).is_file():  # a pipe in its place would keep its reader waiting
-                return _Look(stamp, None)
+                return _State(stamp, None)
             manifest = read_run(path).manifest
             over = manifest.status is not RunStatus.RUNNING
-            return _Look(stamp, None if over else list(_tell(printable(path.name, _NAME), manifest)))
+            return _State(stamp, None if over else list(_readings(printable(path.name, _NAME), manifest)))
         except (CadenzaError, OSError, RecursionError, ArithmeticError, ValueError):
             # Damaged, of a newer cadenza, or not for us to read.
-            return _Look(stamp, None, "malformed" if os.access(path / MANIFEST, os.R_OK) else "denied")
+            return _State(stamp, None, "malformed" if os.access(path / MANIFEST, os.R_OK) else "denied")
 
 
 def _why(error: OSError) -> Reason:
     return "denied" if isinstance(error, PermissionError) else "absent"
 
 
-def _tell(run: str, manifest: Manifest) -> Iterator[Reading]:
+def _readings(run: str, manifest: Manifest) -> Iterator[Reading]:
     yield Reading("cadenza_run_start_time_seconds", (("run", run),), manifest.anchor.wall_ns / NS_PER_S)
     point = next((point for point in manifest.points if point.status is PointStatus.RUNNING), None)
     if point is not None:

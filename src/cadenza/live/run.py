@@ -1,4 +1,4 @@
-"""A run that goes on, seen from outside: its manifest, records and telemetry as they grow. Nobody is asked anything."""
+"""A run in progress, read from its files alone: manifest, records and telemetry as they grow."""
 
 import time
 from collections import Counter, deque
@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cadenza.analysis.snapshot import Glance, Progress, Row, Stream, cards, host, kernel, times
-from cadenza.analysis.tracks import parse_key
+from cadenza.analysis.snapshot import Progress, Snapshot, Stream, cards, engine_figures, host, kernel, times
+from cadenza.analysis.tracks import EDGE, Tracks, track
 from cadenza.clock import NS_PER_S, Clock, MonotonicClock
 from cadenza.errors import CadenzaError
+from cadenza.readings import Sample
 from cadenza.record import LoadLabel, Phase, Point, Record, printable
 from cadenza.spec import Spec
 from cadenza.stats.columns import Columns
@@ -19,11 +20,10 @@ from cadenza.stats.latency import tpot_ms, ttft_ms, user_ttft_ms
 from cadenza.store.manifest import Manifest, RunStatus
 from cadenza.store.rundir import list_runs, read_run
 from cadenza.store.tail import RunTail
-from cadenza.store.telemetry import Sample
 
 _STALE_S = 10.0  # as the sampler's: a number that has stopped moving deceives
 _QUIET_S = 5.0
-_PIECES = 16  # of 4 MiB a look, so that a long run is caught up with and a look stays short
+_PIECES = 16  # of 4 MiB a snapshot, so that a long run is caught up with and a snapshot stays short
 _ANSWERS = 100_000
 _SAMPLES = 4096
 _NAME = 120
@@ -46,7 +46,7 @@ class RunView:
     """The run in `folder`; a context manager. UsageError or StoreError: it is none, or cannot be read.
 
     window_s   of real time: on the run's clock as much longer as that is faster
-    now_s      Unix time; clock: by which the run is said to be quiet
+    now_s      Unix time; clock: for the time without new data
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class RunView:
         """The run has ended, and all of it has been read."""
         return self._manifest.status is not RunStatus.RUNNING and not self._behind
 
-    def look(self) -> Glance:
+    def snapshot(self) -> Snapshot:
         """What is to be seen now."""
         # First the status: what a run wrote before it ended is then read with it.
         self._manifest = read_run(self._folder).manifest
@@ -120,13 +120,13 @@ class RunView:
         while self._engine and self._engine[0].at_ns < since_ns:
             self._engine.popleft()
 
-    def _describe(self) -> Glance:
+    def _describe(self) -> Snapshot:
         manifest = self._manifest
         point = _current(manifest.points)
-        rows = list(self._rows())
-        found = cards(rows)
+        tracks = self._tracks()
+        shown = cards(tracks)
         span_s = self._span_s(point)
-        return Glance(
+        return Snapshot(
             at=self._now_s(),
             source=printable(str(self._folder), _NAME),
             status=manifest.status.value,
@@ -135,10 +135,10 @@ class RunView:
             run=None if point is None else self._progress(point),
             streams=[] if point is None else [self._stream(point, span_s)],
             local=self._tail.telemetry.server_here,
-            cards=found,
-            host=host(rows),
-            kernel=kernel(rows),
-            notes=list(self._notes(manifest, seen=bool(found) or manifest.spec.virtual)),
+            cards=shown,
+            host=host(tracks),
+            kernel=kernel(tracks),
+            notes=list(self._notes(manifest, seen=bool(shown) or manifest.spec.virtual)),
         )
 
     def _span_s(self, point: Point | None) -> float | None:
@@ -160,11 +160,11 @@ class RunView:
             failed=self._failed[point.index],
         )
 
-    def _rows(self) -> Iterator[Row]:
-        """The latest of every source that is not the engine's and has not fallen behind."""
-        for source, sample in self._latest.items():
-            if source not in (_ENGINE, "edge") and sample.at_ns >= self._newest_ns - self._stale_ns:
-                yield from _told(sample)
+    def _tracks(self) -> Tracks:
+        """The latest sample of every source that is not the engine's and is not stale."""
+        since_ns = self._newest_ns - self._stale_ns
+        latest = (one for one in self._latest.values() if one.source not in (_ENGINE, EDGE))
+        return track(one for one in latest if one.at_ns >= since_ns)
 
     def _stream(self, point: Point, span_s: float | None) -> Stream:
         start_ns = point.start_ns or 0
@@ -212,69 +212,11 @@ def find_running(folder: Path) -> Path | None:
 
 
 def is_running(path: Path) -> bool:
-    """Whether somebody writes the run; one that cannot be read is written by nobody."""
+    """Whether a process writes the run; False for one that cannot be read."""
     try:
         return read_run(path).manifest.status is RunStatus.RUNNING
     except CadenzaError:
         return False
-
-
-def engine_figures(samples: Sequence[Sample], model: str) -> dict[str, float | None]:
-    """Fields of a `Stream` out of the engine's samples in the window, over all base URLs.
-
-    Gauges are the last sample's, counters what they grew by per second from the first to the last; a counter that fell
-    is left out. The model is the one of that name, or the only one that the engine has.
-    """
-    if not samples:
-        return {}
-    first, last = (_by_name(sample, model) for sample in (samples[0], samples[-1]))
-    figures: dict[str, float | None] = {}
-    for name in ("running", "waiting"):
-        if name in last:
-            figures[name] = sum(last[name].values())
-    if "kv_usage" in last:
-        figures["kv_usage"] = max(last["kv_usage"].values())
-    span_s = (samples[-1].at_ns - samples[0].at_ns) / NS_PER_S
-    if span_s <= 0:
-        return figures
-    grown = {
-        name: sum(grown)
-        for name, values in last.items()
-        if values.keys() == first.get(name, {}).keys()
-        and min(grown := [value - first[name][key] for key, value in values.items()]) >= 0
-    }
-    for name, field in _RATES.items():
-        if name in grown:
-            figures[field] = grown[name] / span_s
-    if "preemptions_total" in grown:
-        figures["preemptions"] = grown["preemptions_total"]
-    if grown.get("prefix_queries_tok") and "prefix_hits_tok" in grown:
-        figures["prefix_hit_rate"] = grown["prefix_hits_tok"] / grown["prefix_queries_tok"]
-    return figures
-
-
-_RATES = {
-    "generation_tokens_total": "generation_tok_per_s",
-    "prompt_tokens_total": "prompt_tok_per_s",
-    "requests_total": "requests_per_s",
-}
-
-
-def _by_name(sample: Sample, model: str) -> dict[str, dict[str, float]]:
-    """Series → value by base URL, of one model."""
-    rows = list(_told(sample))
-    models = {labels["model"] for _, labels, _ in rows if "model" in labels}
-    chosen = model if model in models else next(iter(models)) if len(models) == 1 else None
-    found: dict[str, dict[str, float]] = {}
-    for name, labels, value in rows:
-        if chosen is not None and labels.get("model") == chosen:
-            found.setdefault(name, {})[labels.get("target", "")] = value
-    return found
-
-
-def _told(sample: Sample) -> Iterator[Row]:
-    for key, value in zip(sample.series, sample.values.tolist(), strict=True):
-        yield *parse_key(key), value
 
 
 def _current(points: Sequence[Point]) -> Point | None:

@@ -1,6 +1,6 @@
 """What a server and its machine do now: its page of metrics, and collectors where the machine is this one.
 
-Every source is asked on a thread of its own, so that a look never waits for the server or for hardware.
+Each source is polled on a separate thread, so that a snapshot never waits for the server or for hardware.
 """
 
 import contextlib
@@ -13,30 +13,29 @@ from typing import NamedTuple
 
 import msgspec
 
-from cadenza.analysis.snapshot import Glance, Row, Stream, Times, cards, host, kernel
+from cadenza.analysis.snapshot import Snapshot, Stream, Times, cards, host, kernel
+from cadenza.analysis.tracks import Tracks, track
 from cadenza.clock import NS_PER_S
-from cadenza.errors import TargetError
+from cadenza.errors import TargetError, UsageError
 from cadenza.load.fetch import Headers, Page, fetch
 from cadenza.load.target import Target
 from cadenza.load.transport import Transport
+from cadenza.readings import Collected, Collector, Sample, Series
 from cadenza.record import printable
-from cadenza.telemetry.cards.pcie import PcieBandwidth
 from cadenza.telemetry.engine_page import mean, quantile, read_page, restarted, subtract
 from cadenza.telemetry.engine_state import EngineState, Histogram
-from cadenza.telemetry.kernel.log import KernelLog
-from cadenza.telemetry.reading import Collected, Collector
+from cadenza.telemetry.engines import MEASURED, is_simulated, metrics_advice
 from cadenza.telemetry.sampler import Sampler, State
 
 _SCRAPE_S = 5.0
 _FIRST_ROUND_S = 3.0
 _KEPT = 32  # states at most in a window, so that a long one costs no more than a short one
 _NAME = 120
-_SIMULATED = "cadenza"  # how the embedded engine's version begins
 _QUANTILES = {"p50": 0.5, "p99": 0.99}
 _NOT_CARDS = ("host", "kernel", "engine")
-_ASK = "is it the engine itself, and are its metrics on (SGLang: --enable-metrics, llama.cpp: --metrics)?"
-_NO_PAGE = f"no metrics of vLLM, SGLang, TGI or llama.cpp there: {_ASK}"
-# What a server answers that has no such page: llama.cpp's without its flag says 501.
+_ASK = f"is it the engine itself, and are its metrics on ({metrics_advice()})?"
+_NO_PAGE = f"no metrics of {', '.join(engine.name for engine in MEASURED)} there: {_ASK}"
+# Statuses of a server without such a page; llama.cpp without its flag returns 501.
 _NOT_THERE = (404, 405, 501)
 _LATENCIES = ("ttft_s", "tpot_s", "itl_s")
 
@@ -48,12 +47,12 @@ class _Scrape(NamedTuple):
     states: States
 
 
-class EngineLook(NamedTuple):
+class EngineWindow(NamedTuple):
     """The engine at an instant.
 
     last, base    the newest states, and those of a window earlier, each with its instant; None: not (yet) there
-    why           the last scrape brought nothing, for this reason; since_ns: nothing since then
-    restarted_ns  when it was seen to have begun anew; None: never
+    why           why the last scrape failed; since_ns: time of the last one that succeeded
+    restarted_ns  when a restart was seen; None: never
     """
 
     last: _Scrape | None
@@ -63,8 +62,8 @@ class EngineLook(NamedTuple):
     restarted_ns: int | None
 
 
-class EngineScrapes:
-    """A collector whose readings are the engine's states of the last `window_s`, for `look`."""
+class EngineScrapes(Collector):
+    """A collector whose readings are the engine's states of the last `window_s`, for `window`."""
 
     name = "engine"
 
@@ -90,11 +89,11 @@ class EngineScrapes:
                 self._since_ns = now_ns
         return Collected([], [])
 
-    def look(self) -> EngineLook:
+    def window(self) -> EngineWindow:
         """The states now; never waits for the server."""
         with self._turn:
             base = self._history[0] if self._history and self._history[0] is not self._last else None
-            return EngineLook(self._last, base, self._why, self._since_ns, self._restarted_ns)
+            return EngineWindow(self._last, base, self._why, self._since_ns, self._restarted_ns)
 
     def _ask(self) -> tuple[States, str | None]:
         page = self._page
@@ -150,42 +149,43 @@ class ServerView:
         self._clock = transport.clock
         self._scrapes = EngineScrapes(transport, Page(target, path, headers), window_s)
         self._scrapes.collect()
-        if (why := self._scrapes.look().why) is not None:
+        if (why := self._scrapes.window().why) is not None:
             raise TargetError(why)
         self._simulated = simulated or _is_simulated(transport, target, headers)
         self._sampler = Sampler([self._scrapes, *make_collectors()], interval_s)
 
     def __enter__(self) -> "ServerView":
+        """UsageError: two collectors have the same series."""
         self._sampler.start()
+        try:
+            self._sampler.check(_FIRST_ROUND_S)
+        except UsageError:
+            self._sampler.stop()
+            raise
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._sampler.stop()
-        for collector in self._sampler.collectors:
-            if isinstance(collector, PcieBandwidth):
-                collector.stop(0.5)
-            elif isinstance(collector, KernelLog):
-                collector.close()
 
     def wait(self) -> None:
-        """Until each source has been asked twice, so that there are rates; for some seconds at most."""
+        """Wait until each source has been polled twice, so that there are rates; for some seconds at most."""
         self._sampler.wait(2, _FIRST_ROUND_S + 2 * self._interval_s)
 
     @property
     def over(self) -> bool:
-        """A server goes on."""
+        """A server has no end."""
         return False
 
-    def look(self) -> Glance:
+    def snapshot(self) -> Snapshot:
         """What is to be seen now."""
-        return self.describe(self._scrapes.look(), self._sampler.states())
+        return self.describe(self._scrapes.window(), self._sampler.states())
 
-    def describe(self, engine: EngineLook, states: Sequence[State]) -> Glance:
-        """The engine and the collectors' states as one glance."""
-        rows = list(_rows(states))
+    def describe(self, engine: EngineWindow, states: Sequence[State]) -> Snapshot:
+        """The engine and the collectors' states as one snapshot."""
+        tracks = _tracks(states)
         base = engine.base if engine.why is None else None
-        found = cards(rows)
-        return Glance(
+        shown = cards(tracks)
+        return Snapshot(
             at=self._now_s(),
             source=printable(self._target.url, _NAME),
             status="up" if engine.why is None else "down",
@@ -193,23 +193,23 @@ class ServerView:
             window_s=None if base is None or engine.last is None else (engine.last.at_ns - base.at_ns) / NS_PER_S,
             streams=list(_streams(engine)),
             local=self._why_not is None,
-            cards=found,
-            host=host(rows),
-            kernel=kernel(rows),
-            notes=[*self._engine_notes(engine), *self._machine_notes(states, seen=bool(found))],
+            cards=shown,
+            host=host(tracks),
+            kernel=kernel(tracks),
+            notes=[*self._engine_notes(engine), *self._machine_notes(states, seen=bool(shown))],
         )
 
-    def _engine_notes(self, engine: EngineLook) -> list[str]:
+    def _engine_notes(self, engine: EngineWindow) -> list[str]:
         now_ns = self._clock.now_ns()
         notes = []
         if engine.why is not None:
             notes.append(f"No answer for {(now_ns - engine.since_ns) / NS_PER_S:.0f} s, still trying: {engine.why}")
-        told = {} if engine.last is None or engine.why is not None else engine.last.states
-        silent = sorted({s.engine for s in told.values() if all(getattr(s, name) is None for name in _LATENCIES)})
+        current = {} if engine.last is None or engine.why is not None else engine.last.states
+        silent = sorted({s.engine for s in current.values() if all(getattr(s, name) is None for name in _LATENCIES)})
         if silent:
             notes.append(f"{' and '.join(silent)} has no latencies on its page: a run against it measures them.")
         if engine.restarted_ns is not None and now_ns - engine.restarted_ns < self._window_s * NS_PER_S:
-            notes.append("The engine began anew: its counters fell.")
+            notes.append("The engine restarted: its counters fell.")
         return notes
 
     def _machine_notes(self, states: Sequence[State], *, seen: bool) -> list[str]:
@@ -220,30 +220,39 @@ class ServerView:
         gaps = {
             f"{state.collector}: {gap.reason}"
             for state in states
-            if state.look is not None and state.collector not in _NOT_CARDS
-            for gap in state.look.collected.missing
+            if state.last_round is not None and state.collector not in _NOT_CARDS
+            for gap in state.last_round.collected.missing
         }
         why = f" ({', '.join(sorted(gaps))})" if gaps else ""
         return [f"No GPU is seen here{why}."]
 
 
 def _is_simulated(transport: Transport, target: Target, headers: Headers) -> bool:
-    """Whether it says that it is the embedded engine."""
+    """Whether its version is the embedded engine's."""
     with contextlib.suppress(TargetError, msgspec.MsgspecError, UnicodeError):
         answer = fetch(transport, target, "/version", headers, timeout_s=3.0)
-        told = msgspec.json.decode(answer.body, type=dict[str, object]).get("version")
-        return isinstance(told, str) and told.startswith(_SIMULATED)
+        version = msgspec.json.decode(answer.body, type=dict[str, object]).get("version")
+        return isinstance(version, str) and is_simulated("", version)
     return False
 
 
-def _rows(states: Iterable[State]) -> Iterable[Row]:
+def _tracks(states: Iterable[State]) -> Tracks:
+    """The readings of each collector's last round; the texts of labels are made printable."""
+    samples = []
     for state in states:
-        for name, labels, value in state.readings:
-            yield name, {label: printable(text, _NAME) for label, text in labels}, value
+        if state.last_round is not None and state.readings:
+            series = tuple(_printable(one.series) for one in state.readings)
+            values = [one.value for one in state.readings]
+            samples.append(Sample(state.last_round.ended_ns, state.collector, None, series, values))
+    return track(samples)
 
 
-def _streams(engine: EngineLook) -> Iterable[Stream]:
-    """A row a model. While the engine does not answer, only the names: what it said last is not what is."""
+def _printable(series: Series) -> Series:
+    return Series(series.name, tuple((label, printable(text, _NAME)) for label, text in series.labels))
+
+
+def _streams(engine: EngineWindow) -> Iterable[Stream]:
+    """A row a model. While the engine does not answer, only the names: its last state is not its present one."""
     if engine.last is None:
         return
     for model, state in sorted(engine.last.states.items()):
@@ -261,7 +270,7 @@ def _streams(engine: EngineLook) -> Iterable[Stream]:
 
 
 def describe_stream(model: str, grown: EngineState, span_s: float) -> Stream:
-    """What `grown` in `span_s`, the difference of two states, says; gauges are the later state's."""
+    """What `grown` in `span_s`, the difference of two states, as rates and latencies; gauges are the later state's."""
 
     def per_s(value: float | None) -> float | None:
         return value / span_s if value is not None and span_s > 0 else None
@@ -288,7 +297,7 @@ def describe_stream(model: str, grown: EngineState, span_s: float) -> Stream:
 
 def _times(histogram: Histogram | None) -> Times | None:
     """Milliseconds out of a histogram of seconds. A percentile in its last bucket is only known to lie above that one's
-    lower bound, and one in its first bucket below that one's upper bound: they are told as the bound."""
+    lower bound, and one in its first bucket below that one's upper bound: they are given as the bound."""
     average = None if histogram is None else mean(histogram)
     if histogram is None or average is None:
         return None

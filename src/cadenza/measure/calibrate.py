@@ -1,4 +1,4 @@
-"""The client measured against a server of known timing: its ceiling, the error of its stamps, its own lateness."""
+"""The client measured against a server of known timing: its ceiling, the error of its stamps, its lateness."""
 
 import contextlib
 import os
@@ -28,10 +28,10 @@ from cadenza.wire.http1 import encode_request
 # Streams of one token every 10 ms: 100 events a second each, doubled until the client, or the server, has no more.
 STREAMS = (16, 32, 64, 128, 256, 512)
 PACE = NullPlan(tokens=100, first_ms=20, gap_ms=10, spread_ms=500)
-# Short answers: what a request costs beside its tokens.
+# Short answers: the cost of a request apart from its tokens.
 SHORT = NullPlan(tokens=1, first_ms=1, gap_ms=1)
 SHORT_STREAMS, SHORT_REQUESTS = 32, 6000
-# Above this share of a core a step says what the client can do, and the next one would only say that it cannot.
+# Above this share of a core a step shows the limit of the client; the next one would only exceed it.
 FULL = 0.85
 # A server that sent more of its tokens than this late by half a gap was itself the bottleneck.
 LATE_SHARE = 0.02
@@ -45,7 +45,7 @@ class Step(NamedTuple):
     stamp_error_us            (events,) stamp − handed to the kernel
     lag_ms                    (requests,) dispatch lag of all but the opening ones
     read_lag_ms               (requests,) longest read lag, NaN without kernel stamps
-    server_late               share of the server's own gaps that were half too long
+    server_late               share of the server's gaps that were half too long
     """
 
     streams: int
@@ -73,7 +73,7 @@ def calibrate(watch: Watch, stop: Callable[[], bool]) -> Calibration:
             step = _measure(PACE, streams, 2 * streams, server_core, stop)
             watch(step)
             if steps and step.server_late > LATE_SHARE:
-                break  # says what the server can do
+                break  # the limit of the server, not of the client
             steps.append(step)
             if step.cpu_share > FULL or stop():
                 break

@@ -1,7 +1,7 @@
 """When a point has been measured enough: its main figures are known to ± 5 %, and its percentile has its floor.
 
 Looked at when a tenth more requests have ended than the last time, so that looking costs nothing that matters, and so
-that few looks are taken: each is a chance to stop where a series happens to look calm.
+that few evaluations are made: each is a chance to stop where a series happens to look calm.
 """
 
 import math
@@ -21,11 +21,11 @@ from cadenza.stats.stability import assess_load
 CLOSE = 0.05
 # The percentile whose sample floor has to be reached.
 PERCENTILE = "p95"
-# Between two looks, as a factor of the requests that have ended.
+# Between two evaluations, as a factor of the requests that have ended.
 _STEP = 1.1
 # A request's tokens lie between its first and its last event; so many stamps stand for them.
 _STAMPS = 8
-# A backlog has to grow at two looks in a row, of this many times the floor: a load of 0.8 seems to now and then.
+# A backlog has to grow at two evaluations in a row, of this many times the floor: a load of 0.8 seems to now and then.
 _GROWN = 2
 # Slots that need more rounds than this for one more independent choice of their positions do not mix in a point's time.
 _MIXING_ROUNDS = 100
@@ -53,8 +53,9 @@ class Enough:
 
     Enough: at least 130 requests have a TTFT, and the 95 % intervals of the means of TTFT and TPOT and of the
     throughput are within ± 5 %. An interval that the slots' fixed positions alone keep wide (`phases_seen`, equal
-    lengths) is not waited for, since more requests do not narrow it. Enough, too: a backlog that grows, at two looks in
-    a row of 260 requests or more, and 130 requests without one success, since neither gets better by going on.
+    lengths) is not waited for, since more requests do not narrow it. Enough, too: a backlog that grows, at two
+    evaluations in a row of 260 requests or more, and 130 requests without one success, since neither gets better by
+    going on.
     """
 
     def __init__(self, point: Point) -> None:

@@ -78,7 +78,7 @@ class Forecast:
             return  # the plan, and not the server, decides how long it takes
         off = took_s / needed_s
         if share_s is not None and took_s >= share_s:
-            off = max(1.0, off)  # it was ended before it had what it needed
+            off = max(1.0, off)  # it ended before its intervals were narrow enough
         self._factor *= off
 
     def _share_s(self, point: Point) -> float | None:

@@ -67,7 +67,7 @@ def hold_out(samples: Sequence[Sample], halves: Sequence[tuple[Sample, Sample] |
 
 
 def reproduce(samples: Sequence[Sample]) -> list[HeldOut]:
-    """**In-sample error** of a fit: every row beside the law fitted to all of them, itself included.
+    """**In-sample error** of a fit: every row against the law fitted to all of them, itself included.
 
     Means are right by construction. Percentiles are not: TPOT's follow from steps that all requests share, and a tail
     within the slowest 1/32 of the gaps is one value.
@@ -158,18 +158,18 @@ def _predict_steps(law: Measured, sample: Sample) -> tuple[Floats, Floats]:
 
 
 def _figures(ttft: Floats, tpot: Floats, gaps: Floats) -> dict[str, float]:
-    found = {"ttft_mean": float(ttft.mean()), "tpot_mean": float(tpot.mean())}
+    figures = {"ttft_mean": float(ttft.mean()), "tpot_mean": float(tpot.mean())}
     for name, values in (("tpot", tpot), ("itl", gaps)):
         for percent in (50, 95, 99):
-            found[f"{name}_p{percent}"] = float(np.percentile(values, percent))
-    return found
+            figures[f"{name}_p{percent}"] = float(np.percentile(values, percent))
+    return figures
 
 
 def worst(held: Sequence[HeldOut]) -> dict[str, float]:
     """Figure → its largest error, in % with its sign; figures that are not known are left out."""
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for figure in FIGURES:
         errors = [pct for one in held if (pct := one.error_pct(figure)) == pct]
         if errors:
-            found[figure] = max(errors, key=abs)
-    return found
+            figures[figure] = max(errors, key=abs)
+    return figures

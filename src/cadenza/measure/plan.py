@@ -65,7 +65,7 @@ def draw_requests(
     """The point's requests, warm-up first; without end where nothing bounds them beforehand, or with a `cooldown`.
 
     With a `first` and a `step` the part of one worker: indices first, first + step, …, the same as in the whole. The
-    first request of each slot of a closed loop, if it is of the warm-up, asks for a residual length.
+    first request of each slot of a closed loop, if it is of the warm-up, requests a residual length.
     """
     source = prompts.parse(
         spec.prompts,

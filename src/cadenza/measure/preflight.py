@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from cadenza.clock import NS_PER_S
-from cadenza.errors import TargetError, UsageError
+from cadenza.errors import TargetError, UsageError, did_you_mean
 from cadenza.load.client import Client
 from cadenza.load.exchange import Exchange
 from cadenza.load.fetch import fetch
@@ -16,15 +16,12 @@ from cadenza.measure.plan import Phrasing, draw_requests, options_for
 from cadenza.record import LoadLabel, Outcome, Point, Record, printable
 from cadenza.spec import Credentials, Spec
 from cadenza.store.manifest import Server
+from cadenza.telemetry.engines import CADENZA, is_simulated, name_owner, version_paths
 from cadenza.wire.dialect import Options
 
 _TRIAL_TOK = 8
 _TRIAL_POINT = 1 << 20
 _SHOWN_MODELS = 20
-_SIMULATED = "cadenza"
-# Where engines tell their version, and the field it is in. The first that answers wins.
-_VERSION_PATHS = (("/version", "version", None), ("/api/version", "version", "Ollama"), ("/info", "version", "TGI"))
-_OWNERS = {"vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp", "library": "Ollama", _SIMULATED: "cadenza"}
 
 
 class _Model(msgspec.Struct):
@@ -53,7 +50,7 @@ def examine(transport: Transport, phrasing: Phrasing, spec: Spec, credentials: C
     headers = credentials.as_headers()
     listed = [_list_models(transport, target, headers) for target in phrasing.targets]
     engine, version = _identify(transport, phrasing.targets[0], headers, listed[0])
-    names = choose_models(spec, [model.id for model in listed[0]], simulated=engine == _OWNERS[_SIMULATED])
+    names = choose_models(spec, [model.id for model in listed[0]], simulated=is_simulated(engine, version))
     trials = [_try_model(transport, phrasing, spec, name, [model.id for model in listed[0]]) for name in names]
     usage = [trial.record for trial in trials if trial.record.token_source == "usage"]
     events = sum(len(record.event_ns) for record in usage)
@@ -69,7 +66,7 @@ def examine(transport: Transport, phrasing: Phrasing, spec: Spec, credentials: C
         reasons_first=any(record.reasoning_tokens for record in usage),
         accepts_ignore_eos=all(trial.options.ignore_eos for trial in trials),
         accepts_include_usage=all(trial.options.include_usage for trial in trials),
-        simulated=engine == _OWNERS[_SIMULATED],
+        simulated=is_simulated(engine, version),
         trial_first_s=_mean_s([(r.event_ns[0] - (r.sent_ns or 0), 1) for r in answered]),
         trial_token_s=_mean_s([(r.event_ns[-1] - r.event_ns[0], r.output_tokens or 0) for r in answered]),
     )
@@ -118,8 +115,8 @@ def _identify(
     transport: Transport, target: Target, headers: tuple[tuple[str, str], ...], models: Sequence[_Model]
 ) -> tuple[str, str | None]:
     owner = models[0].owned_by or "" if models else ""
-    engine = _OWNERS.get(owner.lower(), printable(owner, 40) or "unknown")
-    for path, field, implied in _VERSION_PATHS:
+    engine = name_owner(owner) or printable(owner, 40) or "unknown"
+    for (path, field, _), proves in version_paths():
         try:
             answer = fetch(transport, target, path, headers, timeout_s=3.0)
             version = (
@@ -128,9 +125,9 @@ def _identify(
         except (TargetError, msgspec.MsgspecError, UnicodeError):
             continue
         if isinstance(version, str):
-            if version.startswith(_SIMULATED):
-                return _OWNERS[_SIMULATED], printable(version, 60)
-            return implied or engine, printable(version, 60)
+            if is_simulated(engine, version):
+                return CADENZA.name, printable(version, 60)
+            return proves or engine, printable(version, 60)
     return engine, None
 
 
@@ -167,18 +164,19 @@ def _refused(target: Target, record: Record, model: str, served: Sequence[str]) 
     if record.status in (401, 403):
         return _unauthorised(target, said)
     if record.status == 404 and served and model not in served:
-        return f"{target.url} has no model {printable(model, 120)!r}; it has: {_names(served)}"
+        close = did_you_mean(model, served)
+        return f"{target.url} has no model {printable(model, 120)!r}{printable(close, 160)}; it has: {_names(served)}"
     if record.status == 404:
         return f"{target.url} refuses the request ({said}): is --api right, and is --model spelt as the server has it?"
     first = f"the first request for {printable(model, 120)!r}"
     if record.status is not None and record.status != 200:
         return f"{target.url} refuses {first}: {said}"
-    return f"{target.url} did not answer {first} properly: {record.outcome.value}, {said}"
+    return f"{target.url} did not answer {first} correctly: {record.outcome.value}, {said}"
 
 
 def _unauthorised(target: Target, said: str) -> str:
     return (
-        f"{target.url} wants another API key ({said}): put it into the variable CADENZA_API_KEY, "
+        f"{target.url} rejected the API key ({said}): put it into the variable CADENZA_API_KEY, "
         "or into a file named by --api-key-file"
     )
 

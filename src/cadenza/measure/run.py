@@ -2,10 +2,9 @@
 
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cadenza.analysis.summary import PointSummary, Summary, relate, summarise_point, to_json
-from cadenza.analysis.tracks import Telemetry
 from cadenza.clock import NS_PER_S, MonotonicClock
 from cadenza.load.client import Client
 from cadenza.load.health import HealthMeter, undisturbed
@@ -16,6 +15,7 @@ from cadenza.measure.enough import Enough
 from cadenza.measure.forecast import Forecast, response_s
 from cadenza.measure.plan import Phrasing
 from cadenza.measure.share import ShareRun, Stop, plan_share
+from cadenza.readings import ReadingTable
 from cadenza.record import LoadLabel, Point, PointStatus, Record, WorkerHealth
 from cadenza.spec import Spec
 from cadenza.store.rundir import RunWriter
@@ -30,7 +30,7 @@ _WARMUP_SHARE = 1 / 3
 
 
 class Watcher(Protocol):
-    """Who is told how a run goes. Called from the measuring loop: it has to be quick."""
+    """Receives the progress of a run. Called from the measuring loop: it must be quick."""
 
     def point_started(self, point: Point, position: int, total: int, forecast: Forecast) -> None: ...
 
@@ -40,51 +40,59 @@ class Watcher(Protocol):
 
 
 class Machine(Protocol):
-    """Who samples the machine while the run goes on: `watch.machine.MachineWatch`."""
+    """Samples the machine while the run goes on: `watch.machine.MachineWatch`."""
 
     def edge(self, point: int) -> None:
         """The point begins, or has ended: read the engine's counters now."""
         ...
 
-    def seen(self) -> Telemetry:
+    def seen(self) -> ReadingTable:
         """All samples until now."""
         ...
 
 
-class Runner:
-    """Measures the points of one manifest, in order: over `transport`, or from several processes with one each.
+class Access(NamedTuple):
+    """How requests reach the server.
 
-    make_transport   makes the transport of a process of its own; None (virtual time): there is only this one
+    make_transport   makes the transport of a further process; None (virtual time): there is only this one
     count_workers    how many processes a point takes
-    machine          who watches the machine meanwhile; None: nobody
+    """
+
+    transport: Transport
+    phrasing: Phrasing
+    make_transport: Callable[[], SocketTransport] | None = None
+    count_workers: Callable[[Point], int] = lambda point: 1
+
+
+class Runner:
+    """Measures the points of one manifest, in order: over one transport, or from several processes with one each.
+
+    machine   samples the machine meanwhile; None: nothing does
     """
 
     def __init__(
         self,
         spec: Spec,
-        transport: Transport,
-        phrasing: Phrasing,
+        access: Access,
         writer: RunWriter,
         watcher: Watcher,
         stop: Stop,
         tool: dict[str, str],
-        make_transport: Callable[[], SocketTransport] | None = None,
-        count_workers: Callable[[Point], int] = lambda point: 1,
         machine: Machine | None = None,
     ) -> None:
         self._spec = spec
-        self._transport = transport
-        self._phrasing = phrasing
+        self._transport = access.transport
+        self._phrasing = access.phrasing
         self._writer = writer
         self._watcher = watcher
         self._stop = stop
         self._tool = tool
-        self._make_transport = make_transport
-        self._count_workers = count_workers
+        self._make_transport = access.make_transport
+        self._count_workers = access.count_workers
         self._machine = machine
         self._done: list[PointSummary] = []
         self._tail = RunTail(writer.path)
-        self._client = self._client_over(transport)
+        self._client = self._client_over(access.transport)
 
     def run(self) -> Summary:
         """Measure until done or stopped; the summary so far is on disk after every point."""
@@ -123,7 +131,7 @@ class Runner:
         point.opening_s = answer_s if point.budget_s is None else min(answer_s, _WARMUP_SHARE * point.budget_s)
         rounds_s = point.warmup / slots * answer_s
         if point.budget_s is not None and self._spec.warmup is None and rounds_s > _WARMUP_SHARE * point.budget_s:
-            point.warmup = slots  # the residual lengths alone: they are the steady state's own
+            point.warmup = slots  # the residual lengths alone: they are those of the steady state
 
     def _client_over(self, transport: Transport) -> Client:
         origins = [target.origin for target in self._phrasing.targets]
@@ -159,7 +167,7 @@ class Runner:
         requests = plan_share(self._spec, self._phrasing, self._writer.manifest.server, point, share)
         enough = Enough(point) if point.auto else None
 
-        def hear(record: Record) -> None:
+        def receive(record: Record) -> None:
             if enough is not None:
                 enough.add(record)
                 if enough.is_met():
@@ -170,7 +178,7 @@ class Runner:
         with undisturbed():
             meter = HealthMeter(self._transport.counters) if self._transport.counters is not None else None
             start_ns = point.start_ns = self._client.now_ns()
-            ShareRun(point, share, self._client, self._writer, board, self._stop, hear).run(requests, start_ns)
+            ShareRun(point, share, self._client, self._writer, board, self._stop, receive).run(requests, start_ns)
             if meter is not None:
                 point.workers = [meter.read(share.worker)]
 

@@ -26,8 +26,8 @@ class Sink(Protocol):
     def append(self, record: Record) -> None: ...
 
 
-# Who hears of every record as it is made.
-Heard = Callable[[Record], None]
+# Receives every record as it is made.
+Receive = Callable[[Record], None]
 
 
 def plan_share(spec: Spec, phrasing: Phrasing, server: Server, point: Point, share: Share) -> Iterator[Outgoing]:
@@ -46,10 +46,10 @@ def plan_share(spec: Spec, phrasing: Phrasing, server: Server, point: Point, sha
 
 
 class ShareRun:
-    """Puts one share on the server through `client`; every record goes to `sink`, and to `heard`, as it is made."""
+    """Puts one share on the server through `client`; every record goes to `sink`, and to `receive`, as it is made."""
 
     def __init__(
-        self, point: Point, share: Share, client: Client, sink: Sink, board: Board, stop: Stop, heard: Heard
+        self, point: Point, share: Share, client: Client, sink: Sink, board: Board, stop: Stop, receive: Receive
     ) -> None:
         self._point = point
         self._share = share
@@ -57,7 +57,7 @@ class ShareRun:
         self._sink = sink
         self._board = board
         self._stop = stop
-        self._heard = heard
+        self._receive = receive
 
     def run(self, requests: Iterator[Outgoing], start_ns: int) -> None:
         """From `start_ns` on until every measured answer is in, or the cooldown's time is over."""
@@ -70,7 +70,7 @@ class ShareRun:
         else:
             cap = None if point.concurrency is None else self._share.slots(point.concurrency)
             left = open_loop(client, requests, start_ns, self._ended, self._stop, cap, course)
-        self._board.finish(self._share.worker)  # nobody waits for a share that had nothing to measure
+        self._board.finish(self._share.worker)  # no other share waits for one with nothing to measure
         if point.planned is not None:
             left += _until_cooldown(requests) if self._stop() else ()
         else:  # no number was planned: only what was due by now is missing
@@ -107,7 +107,7 @@ class ShareRun:
             tokens=record.output_tokens or 0,
             now_ns=record.done_ns or self._client.now_ns(),
         )
-        self._heard(record)
+        self._receive(record)
 
     def _drop(self, outgoing: Outgoing, start_ns: int) -> None:
         request, now_ns = outgoing.request, self._client.now_ns()

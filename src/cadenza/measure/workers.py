@@ -7,7 +7,7 @@ from cadenza.load.target import Target
 from cadenza.record import Point
 from cadenza.spec import Spec
 
-# What one process holds with room to spare on a slow core: `cadenza calibrate` says what this machine's does.
+# What one process holds with room to spare on a slow core: `cadenza calibrate` measures it on this machine.
 STREAMS_A_WORKER = 512
 REQUESTS_PER_S_A_WORKER = 1000.0
 

@@ -1,4 +1,4 @@
-"""The bundle: which files it has, and how it is written without losing what somebody changed in it."""
+"""Writes the bundle, without overwriting files that a user changed."""
 
 import re
 from collections.abc import Mapping
@@ -9,27 +9,18 @@ from typing import NamedTuple
 import msgspec
 
 from cadenza.errors import CadenzaError, UsageError
-from cadenza.observe.alertmanager import alertmanager_config
-from cadenza.observe.alerts import alert_rules
-from cadenza.observe.compose import compose
-from cadenza.observe.dashboards import DASHBOARDS
-from cadenza.observe.grafana import datasources, providers
-from cadenza.observe.prometheus import prometheus_config
-from cadenza.observe.readme import readme
-from cadenza.observe.rule_tests import rule_tests
-from cadenza.observe.rules import recording_rules
 from cadenza.observe.settings import Settings, check
-from cadenza.observe.yaml_text import render
+from cadenza.observe.shipped import lay_out
 from cadenza.record import printable
 
 MANIFEST = ".cadenza-observe.json"
 _SCHEMA = 1
-# Prometheus takes the first for patterns, compose and Grafana the next for a variable; of the rest nobody is sure.
+# Patterns for Prometheus, variables for compose and Grafana, control characters and lone surrogates.
 _ODD = re.compile(r"[*?\[\]\\$\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written last: for which settings, and the hash of each file, by which a change of somebody's is told."""
+    """The last `init`: its settings, and the hash of each file, by which a user's change is recognized."""
 
     schema: int = _SCHEMA
     settings: Settings
@@ -37,7 +28,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Written(NamedTuple):
-    """Files by what became of them; `kept`: changed by somebody, and left so, although they would now be other."""
+    """Files by action; `kept`: changed by a user and left so, although this `init` would write another text."""
 
     created: list[str]
     updated: list[str]
@@ -45,30 +36,8 @@ class Written(NamedTuple):
     kept: list[str]
 
 
-def lay_out(settings: Settings, folder: Path) -> dict[str, str]:
-    """The text of every file, by its path within the bundle. `folder`: where it will lie, for Grafana to find it."""
-    slo_s = settings.slo_ttft_p99_s
-    files = {
-        "prometheus.yml": render(prometheus_config(settings), _ABOUT["prometheus.yml"]),
-        "rules/recording.yml": render(recording_rules(), _ABOUT["rules/recording.yml"]),
-        "rules/alerts.yml": render(alert_rules(slo_s), _ABOUT["rules/alerts.yml"]),
-        "rules/tests.yml": render(rule_tests(slo_s), _ABOUT["rules/tests.yml"]),
-        "alertmanager.yml": render(alertmanager_config(), _ABOUT["alertmanager.yml"]),
-        "compose.yml": render(compose(settings, folder), _ABOUT["compose.yml"]),
-        "grafana/provisioning/datasources/cadenza.yml": render(datasources(settings.prometheus), _ABOUT["grafana"]),
-        "grafana/provisioning/dashboards/cadenza.yml": render(
-            providers(str(folder / "grafana" / "dashboards")), _ABOUT["grafana"]
-        ),
-        "README.md": readme(settings, folder),
-    }
-    for name, make in DASHBOARDS.items():
-        text = msgspec.json.format(msgspec.json.encode(make()), indent=1).decode()
-        files[f"grafana/dashboards/{name}.json"] = text + "\n"
-    return files
-
-
 def read_manifest(folder: Path) -> Manifest | None:
-    """What an earlier init left, None: nothing. UsageError: it makes no sense; CadenzaError: it cannot be read."""
+    """The manifest of the last `init`, None: there is none. UsageError: invalid; CadenzaError: unreadable."""
     text = _read(folder / MANIFEST)
     if text is None:
         return None
@@ -77,14 +46,16 @@ def read_manifest(folder: Path) -> Manifest | None:
     except msgspec.MsgspecError:
         manifest = None
     if manifest is None or manifest.schema > _SCHEMA:
-        raise UsageError(f"{folder / MANIFEST} is not one that this cadenza wrote: remove it, or take another folder")
+        raise UsageError(
+            f"{folder / MANIFEST} is no manifest of this version of cadenza: remove it, or choose another folder"
+        )
     return manifest
 
 
 def write(settings: Settings, folder: Path, *, force: bool = False) -> Written:
-    """Write the bundle. A file that is not as it was written last stays, unless `force`; files as they should be too.
+    """Write the bundle. A file that was changed since the last `init` is kept, unless `force`.
 
-    UsageError: the settings make no sense, or the folder has files of somebody's in the places of ours; CadenzaError: a
+    UsageError: invalid settings, or the folder has other files of the same names that no `init` wrote; CadenzaError: a
     file cannot be written.
     """
     settings = check(settings)
@@ -92,51 +63,51 @@ def write(settings: Settings, folder: Path, *, force: bool = False) -> Written:
     before = read_manifest(folder)
     known = before.files if before is not None else {}
     if before is None and not force:
-        _look_for_others(folder, files)
+        _refuse_foreign(folder, files)
     written = Written([], [], [], [])
     hashes: dict[str, str] = {}
     for name, text in files.items():
         path = folder / name
-        there = _read(path)
-        if there == text:
-            fate = written.unchanged
-        elif there is None:
-            fate = written.created
-        elif force or _hash(there) == known.get(name):
-            fate = written.updated
+        current = _read(path)
+        if current == text:
+            outcome = written.unchanged
+        elif current is None:
+            outcome = written.created
+        elif force or _hash(current) == known.get(name):
+            outcome = written.updated
         else:
             written.kept.append(name)
-            # As it was written last, so that it is told from its own text the next time as well.
+            # The hash of the last `init`, so that the change is recognized the next time as well.
             hashes[name] = known.get(name, "")
             continue
-        if fate is not written.unchanged:
+        if outcome is not written.unchanged:
             _put(path, text)
-        fate.append(name)
+        outcome.append(name)
         hashes[name] = _hash(text)
     _put_manifest(folder, Manifest(settings=settings, files=hashes))
     return written
 
 
 def _check_folder(folder: Path) -> Path:
-    """Its whole path. UsageError for one that Prometheus, compose or Grafana would read as another."""
+    """Its absolute path. UsageError if Prometheus, compose or Grafana would read it as a pattern or variable."""
     whole = folder.resolve()
     if odd := _ODD.search(str(whole)):
         raise UsageError(
-            f"{printable(str(whole), 200)!r} has {odd[0]!r} in it, which Prometheus or compose takes for a pattern or "
-            "a variable: take another folder"
+            f"{printable(str(whole), 200)!r} contains {odd[0]!r}, which Prometheus or compose reads as a pattern or a "
+            "variable: choose another folder"
         )
     if whole.exists() and not whole.is_dir():
         raise UsageError(f"{folder} is a file: name a folder, new or empty")
     return whole
 
 
-def _look_for_others(folder: Path, files: Mapping[str, str]) -> None:
-    """UsageError where the folder is somebody's: it has a file in the place of one of ours, and no init wrote it."""
-    theirs = [name for name, text in files.items() if _read(folder / name) not in (None, text)]
-    if theirs:
+def _refuse_foreign(folder: Path, files: Mapping[str, str]) -> None:
+    """UsageError if the folder has a file with the name of one of the bundle, but no manifest."""
+    foreign = [name for name, text in files.items() if _read(folder / name) not in (None, text)]
+    if foreign:
         raise UsageError(
-            f"{folder} has files that `cadenza observe init` did not write ({', '.join(theirs)}): take a new or empty "
-            "folder, or overwrite them with --force"
+            f"{folder} has files that `cadenza observe init` did not write ({', '.join(foreign)}): choose a new or "
+            "empty folder, or overwrite them with --force"
         )
 
 
@@ -160,43 +131,11 @@ def _read(path: Path) -> str | None:
 
 
 def _put(path: Path, text: str) -> None:
-    """Whole or not at all: Prometheus may be reading it."""
-    beside = path.with_name(f".{path.name}.new")
+    """Replace the file atomically: Prometheus may be reading it."""
+    scratch = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        scratch.write_text(text, encoding="utf-8")
+        scratch.replace(path)
     except OSError as error:
         raise CadenzaError(f"{path} cannot be written: {error.strerror}") from None
-
-
-_AGAIN = "Made by `cadenza observe init`; a file that you change is left alone by the next one."
-_ABOUT: Mapping[str, str] = {
-    name: f"{_AGAIN}\n{text}".strip()
-    for name, text in {
-        "prometheus.yml": (
-            "Who is scraped, every second. `node` is the host without the port, so that the series of an engine and of "
-            "the cards below it can be joined."
-        ),
-        "rules/recording.yml": (
-            "One vocabulary over vLLM, SGLang and llama.cpp, AMD and NVIDIA; what the dashboards draw."
-        ),
-        "rules/alerts.yml": "Each alert says in its annotations what it means and what to do.",
-        "rules/tests.yml": (
-            "promtool test rules rules/tests.yml\n"
-            "Each alert in a situation in which it fires and in ones in which it must not."
-        ),
-        "alertmanager.yml": (
-            "The receivers say nothing to anybody yet. Fill them in, as in\n"
-            "  - name: critical\n"
-            "    webhook_configs: [{url: 'http://127.0.0.1:5001/'}]\n"
-            "Others: email_configs, slack_configs, pagerduty_configs."
-        ),
-        "compose.yml": (
-            "Prometheus, Alertmanager and Grafana in containers on this machine's own network, for Linux:\n"
-            "docker compose up\n"
-            "On the host's network, so that they reach an engine and an exporter on its loopback; they listen there."
-        ),
-        "grafana": "",
-    }.items()
-}

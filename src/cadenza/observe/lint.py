@@ -1,4 +1,4 @@
-"""Checks of a bundle that need no other program: files there and whole, names that exist, dashboards that will show."""
+"""Checks of a bundle that need no other program: files present and readable, known metric names, valid dashboards."""
 
 import json
 import re
@@ -8,22 +8,21 @@ from typing import Any
 
 import yaml
 
-from cadenza.observe.grafana import COLUMNS
 from cadenza.observe.names import find_wrong_names
-from cadenza.observe.rules import RECORDED
+from cadenza.observe.shipped import recorded_names
 
 NEEDED = ("prometheus.yml", "rules/recording.yml", "rules/alerts.yml")
+# Of Grafana's grid.
+COLUMNS = 24
 _UID_LENGTH = 40
 _JOB = re.compile(r'\bjob="([^"]*)"')
-_SEVERITIES = ("critical", "warning", "info")
+SEVERITIES = ("critical", "warning", "info")
 
 
 def lint(folder: Path) -> list[str]:
-    """A sentence for all that is wrong with the bundle in `folder`, file by file."""
+    """A sentence for each defect of the bundle in `folder`, file by file."""
     wrong = [
-        f"{name} is missing: `cadenza observe init {folder}` writes it"
-        for name in NEEDED
-        if not (folder / name).is_file()
+        f"{name} is missing: run `cadenza observe init {folder}`" for name in NEEDED if not (folder / name).is_file()
     ]
     rules: dict[str, list[dict[str, Any]]] = {}
     for path in sorted((folder / "rules").glob("*.yml")):
@@ -32,8 +31,8 @@ def lint(folder: Path) -> list[str]:
             rules[name] = list(_rules(path, name, wrong))
     recorded = frozenset(str(rule["record"]) for group in rules.values() for rule in group if "record" in rule)
     if not rules.get("rules/recording.yml"):
-        # That is said once, not of every panel as well.
-        recorded |= RECORDED
+        # Reported once, not for every panel as well.
+        recorded |= recorded_names()
     jobs = _jobs(folder / "prometheus.yml", wrong)
     for name, group in rules.items():
         for rule in group:
@@ -47,7 +46,7 @@ def lint(folder: Path) -> list[str]:
 
 
 def read_yaml(path: Path, name: str, wrong: list[str]) -> Any:
-    """The file's values, None with a sentence in `wrong` where it is no YAML."""
+    """The file's values; None, with a sentence in `wrong`, if it is no YAML."""
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -55,7 +54,7 @@ def read_yaml(path: Path, name: str, wrong: list[str]) -> Any:
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         at = f", line {mark.line + 1}" if mark is not None else ""
-        wrong.append(f"{name}{at}: no YAML: {getattr(error, 'problem', None) or 'not UTF-8, or nested without end'}")
+        wrong.append(f"{name}{at}: no YAML: {getattr(error, 'problem', None) or 'not UTF-8, or nested too deeply'}")
     return None
 
 
@@ -78,14 +77,14 @@ def _lint_rule(name: str, rule: dict[str, Any], recorded: frozenset[str], jobs: 
     wrong = find_wrong_names(str(rule.get("expr", "")), recorded)
     for job in dict.fromkeys(_JOB.findall(str(rule.get("expr", "")))):
         if jobs and job not in jobs:
-            wrong.append(f"prometheus.yml has no job {job}, only {', '.join(sorted(jobs))}: it would find nothing")
+            wrong.append(f"prometheus.yml has no job {job}, only {', '.join(sorted(jobs))}: it would match nothing")
     if "alert" in rule:
         labels, texts = rule.get("labels") or {}, rule.get("annotations") or {}
-        if labels.get("severity") not in _SEVERITIES:
-            wrong.append(f"its severity is none of {', '.join(_SEVERITIES)}, by which alertmanager.yml routes")
+        if labels.get("severity") not in SEVERITIES:
+            wrong.append(f"its severity is none of {', '.join(SEVERITIES)}, which alertmanager.yml routes")
         wrong += [f"it has no {text}" for text in ("summary", "description", "runbook") if not texts.get(text)]
         if "for" not in rule:
-            wrong.append("it has no `for`: say 0s if it is to fire at once")
+            wrong.append("it has no `for`: use 0s to fire at once")
     return [f"{name}: {what}: {sentence}" for sentence in wrong]
 
 
@@ -100,10 +99,10 @@ def lint_dashboard_file(path: Path, name: str, recorded: frozenset[str]) -> list
 
 
 def lint_dashboard(dashboard: dict[str, Any], recorded: frozenset[str]) -> list[str]:
-    """What Grafana would trip over, show nothing for, or show wrongly, in the classic model."""
+    """What Grafana would reject, show no data for, or show wrongly, in the classic model."""
     wrong = []
     if "apiVersion" in dashboard or "spec" in dashboard:
-        return ["a resource, not the classic model: file provisioning does not take it in all of Grafana 10 to 13"]
+        return ["a resource, not the classic model: Grafana 10 to 13 do not all provision it from files"]
     if dashboard.get("id") is not None:
         wrong.append("its id is not null: it would overwrite another dashboard")
     uid = dashboard.get("uid")
@@ -112,10 +111,10 @@ def lint_dashboard(dashboard: dict[str, Any], recorded: frozenset[str]) -> list[
     if not isinstance(dashboard.get("schemaVersion"), int):
         wrong.append("it has no schemaVersion")
     if "__inputs" in dashboard:
-        wrong.append("it has __inputs, made for sharing: provisioned, its data source is not found")
+        wrong.append("it has __inputs (an export for sharing): its data source would be missing when provisioned")
     variables = _items(dashboard.get("templating"), "list")
     if not any(variable.get("type") == "datasource" and variable.get("name") == "datasource" for variable in variables):
-        wrong.append("it has no variable `datasource`: it would look for the data source of its maker")
+        wrong.append("it has no variable `datasource`: it would use the data source of its author")
     for variable in variables:
         if (query := _definition(variable)) and (inner := query.partition("(")[2].rpartition(",")[0]):
             wrong += [f"variable {variable.get('name')}: {sentence}" for sentence in find_wrong_names(inner, recorded)]
@@ -125,8 +124,8 @@ def lint_dashboard(dashboard: dict[str, Any], recorded: frozenset[str]) -> list[
     panels = list(all_panels(dashboard))
     ids = [panel.get("id") for panel in panels]
     if len(ids) != len(set(map(str, ids))) or not all(isinstance(number, int) for number in ids):
-        wrong.append("its panels' ids are not different numbers")
-    # What a closed row holds is placed for when it opens, over what then moves down.
+        wrong.append("its panels' ids are not distinct integers")
+    # Panels of a collapsed row overlap those below it until it opens.
     for group in (_items(dashboard, "panels"), *(_items(panel, "panels") for panel in panels)):
         wrong += _lint_places(group)
     for panel in panels:
@@ -136,7 +135,7 @@ def lint_dashboard(dashboard: dict[str, Any], recorded: frozenset[str]) -> list[
 
 
 def all_panels(dashboard: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every panel, rows and what closed rows hold among them."""
+    """Every panel, including rows and the panels of collapsed rows."""
     for panel in _items(dashboard, "panels"):
         yield panel
         yield from _items(panel, "panels")
@@ -166,7 +165,7 @@ def _lint_panel(panel: dict[str, Any], recorded: frozenset[str]) -> list[str]:
         expression = str(target.get("expr", ""))
         wrong += find_wrong_names(expression, recorded)
         if any(f"{function}(" in expression for function in ("rate", "increase")) and "$__" not in expression:
-            wrong.append("a rate over a fixed time: write [$__rate_interval], which fits the zoom and the scrapes")
+            wrong.append("a rate over a fixed window: use [$__rate_interval], which follows zoom and scrape interval")
     defaults = panel.get("fieldConfig")
     defaults = defaults.get("defaults") if isinstance(defaults, dict) else None
     if not isinstance(defaults, dict) or not defaults.get("unit"):
@@ -174,12 +173,12 @@ def _lint_panel(panel: dict[str, Any], recorded: frozenset[str]) -> list[str]:
     else:
         steps = _items(defaults.get("thresholds"), "steps")
         if steps and steps[0].get("value") is not None:
-            wrong.append("its first threshold has a value: the lowest step has null")
+            wrong.append("its first threshold step must have the value null")
     return wrong
 
 
 def _lint_places(panels: list[dict[str, Any]]) -> list[str]:
-    """Panels within 24 columns, and no two in one place."""
+    """Panels within 24 columns, without overlap."""
     wrong = []
     taken: dict[tuple[int, int], Any] = {}
     for panel in panels:
@@ -187,7 +186,7 @@ def _lint_places(panels: list[dict[str, Any]]) -> list[str]:
         place = panel.get("gridPos")
         sides = [place.get(side) for side in "xywh"] if isinstance(place, dict) else []
         if len(sides) != 4 or not all(isinstance(side, int) and 0 <= side < 10_000 for side in sides):
-            wrong.append(f"panel {title!r} has no place: gridPos with x, y, w, h")
+            wrong.append(f"panel {title!r} has no gridPos with x, y, w, h")
             continue
         x, y, width, height = (int(side) for side in sides)  # type: ignore[arg-type]
         if x + width > COLUMNS or not width or not height:
@@ -195,17 +194,17 @@ def _lint_places(panels: list[dict[str, Any]]) -> list[str]:
             continue
         cells = [(column, line) for column in range(x, x + width) for line in range(y, y + min(height, 200))]
         if other := next((taken[cell] for cell in cells if cell in taken), None):
-            wrong.append(f"panel {title!r} lies over {other!r}")
+            wrong.append(f"panel {title!r} overlaps {other!r}")
         taken.update(dict.fromkeys(cells, title))
     return wrong
 
 
 def expressions(folder: Path) -> list[tuple[str, str]]:
-    """(where, PromQL) of every query in the dashboards, Grafana's variables filled with values that fit.
+    """(where, PromQL) of every query in the dashboards, with Grafana's variables filled in.
 
-    Of a dashboard that is no JSON there is none: `lint` says so.
+    A dashboard that is no JSON is skipped: `lint` reports it.
     """
-    found = []
+    queries = []
     for path in sorted((folder / "grafana" / "dashboards").glob("*.json")):
         try:
             dashboard = json.loads(path.read_bytes())
@@ -214,12 +213,12 @@ def expressions(folder: Path) -> list[tuple[str, str]]:
         for panel in all_panels(dashboard if isinstance(dashboard, dict) else {}):
             for target in _items(panel, "targets"):
                 where = f"{path.name}: {panel.get('title')} ({target.get('refId')})"
-                found.append((where, fill_variables(str(target.get("expr", "")))))
-    return found
+                queries.append((where, fill_variables(str(target.get("expr", "")))))
+    return queries
 
 
 def fill_variables(expression: str, ago: str = "1h", window: str = "1m", span_s: int = 900) -> str:
-    """The expression as Grafana would send it: everything chosen."""
+    """The expression as Grafana would send it, with `All` selected in every variable."""
     values = {
         "$__rate_interval": window,
         "$__range_s": str(span_s),

@@ -1,4 +1,4 @@
-"""The servers as processes of ours: none outlives us, and of their logs is told what matters."""
+"""The servers as child processes: none outlives the command, and the relevant lines of their logs are passed on."""
 
 import ctypes
 import re
@@ -19,23 +19,23 @@ _JOIN_S = 1.0
 _FIELD = re.compile(r'(\w+)=("(?:\\.|[^"\\])*"|\S*)')
 _ESCAPED = re.compile(r"\\(.)")
 _READY = {"prometheus": "Server is ready to receive web requests", "alertmanager": "Listening"}
-# Of the signal that we sent: Prometheus 2's words, and 3's.
-_ASKED = ("Received SIGTERM", "Received an OS signal")
+# Logged for our own SIGTERM by Prometheus 2 and 3.
+_SIGNALLED = ("Received SIGTERM", "Received an OS signal")
 _PR_SET_PDEATHSIG = 1
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
-class Server(NamedTuple):
-    """A program to start, what it is called, and where it will be."""
+class ServerCommand(NamedTuple):
+    """The command line of a server, its name and its URL."""
 
     name: str
     arguments: list[str]
     url: str
 
 
-def start(server: Server) -> "subprocess.Popen[str]":
-    """Start it. CadenzaError: it cannot be."""
+def start(server: ServerCommand) -> "subprocess.Popen[str]":
+    """Start the process. CadenzaError: it cannot be started."""
     try:
         return subprocess.Popen(
             server.arguments,
@@ -44,7 +44,7 @@ def start(server: Server) -> "subprocess.Popen[str]":
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            # Ctrl-C is ours to pass on, once.
+            # Ctrl-C reaches this process only, which passes it on once.
             start_new_session=True,
             preexec_fn=_end_with_us(),
         )
@@ -53,20 +53,20 @@ def start(server: Server) -> "subprocess.Popen[str]":
 
 
 def _end_with_us() -> Callable[[], None] | None:
-    """For the child to do: SIGTERM when we have gone, killed or with the terminal. Only Linux has that."""
+    """Runs in the child: SIGTERM it when this process ends, killed or with its terminal. Linux only."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl
 
-    def ask() -> None:
+    def request_signal() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
-    return ask
+    return request_signal
 
 
 def end(processes: list["subprocess.Popen[str]"]) -> None:
-    """Ask all to end, give them time to write their data down, and end those by force that have not, or when Ctrl-C is
-    pressed once more."""
+    """Send SIGTERM to all, wait up to 15 s for them to save their data, then SIGKILL those left; a second Ctrl-C does
+    so at once."""
     for process in processes:
         process.terminate()
     until = time.monotonic() + _STOP_S
@@ -83,51 +83,51 @@ def end(processes: list["subprocess.Popen[str]"]) -> None:
 
 
 class Log:
-    """What a server says on stderr, read on a thread of its own to the end, whether or not anybody listens."""
+    """Reads a server's stderr to its end on a thread of its own, so that the pipe never fills."""
 
-    def __init__(self, server: Server, lines: IO[str] | None, say: Say) -> None:
-        self._server, self._lines, self._say = server, lines, say
-        self._told: deque[str] = deque(maxlen=50)
+    def __init__(self, server: ServerCommand, lines: IO[str] | None, report: Report) -> None:
+        self._server, self._lines, self._report = server, lines, report
+        self._messages: deque[str] = deque(maxlen=50)
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def join(self) -> None:
-        """Until it has been read to its end, or a second."""
+        """Wait until it has been read to its end, at most 1 s."""
         self._thread.join(_JOIN_S)
 
     def explain(self) -> str:
-        """What an end by itself most often means."""
-        told = "\n".join(self._told)
-        if "address already in use" in told:
+        """The most likely cause of an unexpected exit."""
+        text = "\n".join(self._messages)
+        if "address already in use" in text:
             address = self._server.url.removeprefix("http://")
             return (
-                f"{address} is taken, by another {self._server.name} (Debian's package starts one: "
+                f"{address} is in use by another {self._server.name} (Debian's package starts one: "
                 f"`sudo systemctl disable --now prometheus prometheus-alertmanager`) or another program. Stop that, "
                 f"or take another address: `cadenza observe init DIR --{self._server.name} 127.0.0.1:PORT`"
             )
-        if "lock DB directory" in told:
+        if "lock DB directory" in text:
             return "another Prometheus has its data folder open: stop that one first"
-        if re.search("config|rule", told, re.IGNORECASE):
-            return "what it said stands above; `cadenza observe check DIR` finds such mistakes"
-        return "what it said stands above" if told else "it said nothing"
+        if re.search("config|rule", text, re.IGNORECASE):
+            return "its messages are above; `cadenza observe check DIR` finds configuration errors"
+        return "its messages are above" if text else "it logged no error"
 
     def _read(self) -> None:
         if self._lines is None:
             return
         with self._lines:
             for line in self._lines:
-                if (told := tell(self._server, line)) is not None:
-                    self._told.append(told)
-                    self._say(told)
+                if (message := log_message(self._server, line)) is not None:
+                    self._messages.append(message)
+                    self._report(message)
 
 
-def tell(server: Server, line: str) -> str | None:
-    """A line of a server's log as it is told: warnings and errors, that it is ready, and what is no log line."""
+def log_message(server: ServerCommand, line: str) -> str | None:
+    """What to pass on of a line of a server's log: warnings, errors, readiness, lines in no log format; else None."""
     fields = {key: _unquote(value) for key, value in _FIELD.findall(line)}
     if "level" not in fields:
         return f"{server.name}: {line.strip()}" if line.strip() else None
     level, message = fields["level"].lower(), fields.get("msg", "")
-    if level in ("warn", "error") and not message.startswith(_ASKED):
+    if level in ("warn", "error") and not message.startswith(_SIGNALLED):
         where = fields.get("scrape_pool") or fields.get("component")
         parts = [f"{message} ({where})" if where else message, fields.get("err") or fields.get("error") or ""]
         return f"{server.name}: {level}: " + ": ".join(part.strip() for part in parts if part.strip())
@@ -139,4 +139,4 @@ def tell(server: Server, line: str) -> str | None:
 def _unquote(value: str) -> str:
     if not value.startswith('"'):
         return value
-    return _ESCAPED.sub(lambda found: {"n": "\n", "t": "\t"}.get(found[1], found[1]), value[1:-1])
+    return _ESCAPED.sub(lambda match: {"n": "\n", "t": "\t"}.get(match[1], match[1]), value[1:-1])

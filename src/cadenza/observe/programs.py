@@ -1,4 +1,4 @@
-"""The programs of Prometheus where they are installed, and how to get them where not."""
+"""The programs of Prometheus: where they are installed, how to install them, how to run them."""
 
 import shutil
 import subprocess
@@ -11,7 +11,7 @@ _TIMEOUT_S = 300
 
 
 class Program(NamedTuple):
-    """`names`: what it is called, the first by its makers; `lacks`: what cannot be done without it."""
+    """`names`: file names, upstream's first; `lacks`: what cannot be done without it."""
 
     names: tuple[str, ...]
     lacks: str
@@ -28,21 +28,21 @@ PROMTOOL = Program(("promtool",), "check prometheus.yml, PromQL and the rules' t
 AMTOOL = Program(("amtool",), "check alertmanager.yml as Alertmanager itself does")
 
 
-class Answer(NamedTuple):
-    """What a program said, and whether it was content."""
+class ProgramResult(NamedTuple):
+    """`ok`: exit code 0; `text`: stdout and stderr."""
 
     ok: bool
     text: str
 
 
-def ask(path: str, *arguments: str, timeout_s: float = _TIMEOUT_S) -> Answer:
-    """Run a program to its end, five minutes at most unless told."""
+def run_program(path: str, *arguments: str, timeout_s: float = _TIMEOUT_S) -> ProgramResult:
+    """Run a program to its end, at most `timeout_s` (default 300 s). A timeout or a failed start gives ok False."""
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [path, *arguments], capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False
         )
     except subprocess.TimeoutExpired:
-        return Answer(False, f"{path} did not end within {timeout_s:g} s")
+        return ProgramResult(False, f"{path} did not end within {timeout_s:g} s")
     except OSError as error:
-        return Answer(False, f"{path} could not be run: {error.strerror}")
-    return Answer(done.returncode == 0, (done.stdout + done.stderr).strip())
+        return ProgramResult(False, f"{path} could not be run: {error.strerror}")
+    return ProgramResult(completed.returncode == 0, (completed.stdout + completed.stderr).strip())

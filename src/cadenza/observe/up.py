@@ -10,22 +10,22 @@ from typing import Any
 
 from cadenza.errors import CadenzaError, UsageError
 from cadenza.observe.lint import read_yaml
-from cadenza.observe.processes import Log, Say, Server, end, start
-from cadenza.observe.programs import ALERTMANAGER, INSTALL, PROMETHEUS, PROMTOOL, ask
+from cadenza.observe.processes import Log, Report, ServerCommand, end, start
+from cadenza.observe.programs import ALERTMANAGER, INSTALL, PROMETHEUS, PROMTOOL, run_program
 from cadenza.observe.settings import Settings, is_loopback
 
 RETENTION = "30d"
-_LOOK_S = 0.1
-# After so long every target has been read, or failed to be.
+_POLL_S = 0.1
+# By then every target has been scraped, or failed to be.
 _SETTLED_S = 8.0
-_ASK_S = 5.0
-# Of now: what was so when the last one ended is still to be found for five minutes.
-_SILENT = "up == 0 and time() - timestamp(up) < 5"
+_QUERY_S = 5.0
+# Recent samples only: those of an earlier Prometheus are still returned for five minutes.
+_UNREACHABLE = "up == 0 and time() - timestamp(up) < 5"
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
-def servers(folder: Path, say: Say) -> list[Server]:
-    """What is to be started for the bundle: Prometheus, and Alertmanager where it is installed.
+def servers(folder: Path, report: Report) -> list[ServerCommand]:
+    """The commands to start for the bundle: Prometheus, and Alertmanager where it is installed.
 
     UsageError: no bundle, or an address beyond this machine; CadenzaError: Prometheus is not installed.
     """
@@ -33,8 +33,8 @@ def servers(folder: Path, say: Say) -> list[Server]:
     config = read_yaml(folder / "prometheus.yml", "prometheus.yml", wrong)
     if wrong or not isinstance(config, dict):
         what = "; ".join(wrong) or "prometheus.yml is empty"
-        deed = "check" if (folder / "prometheus.yml").is_file() else "init"
-        raise UsageError(f"{folder} cannot be run: {what}. `cadenza observe {deed} {folder}`")
+        action = "check" if (folder / "prometheus.yml").is_file() else "init"
+        raise UsageError(f"{folder} cannot be run: {what}. `cadenza observe {action} {folder}`")
     prometheus = PROMETHEUS.find()
     if prometheus is None:
         raise CadenzaError(
@@ -42,8 +42,8 @@ def servers(folder: Path, say: Say) -> list[Server]:
         )
     address, other = _addresses(config)
     data = folder / "data"
-    found = [
-        Server(
+    commands = [
+        ServerCommand(
             "prometheus",
             [
                 prometheus,
@@ -57,12 +57,12 @@ def servers(folder: Path, say: Say) -> list[Server]:
     ]
     alertmanager = ALERTMANAGER.find()
     if other is None or not (folder / "alertmanager.yml").is_file():
-        return found
+        return commands
     if alertmanager is None:
-        say(f"Alertmanager is not installed: alerts show at {found[0].url}/alerts, and nobody is told. {INSTALL}")
-        return found
+        report(f"Alertmanager is not installed: alerts are shown at {commands[0].url}/alerts only. {INSTALL}")
+        return commands
     if _is_mute(folder):
-        say(f"nobody is told of alerts yet: fill in the receivers of {folder / 'alertmanager.yml'}")
+        report(f"alerts send no notification yet: fill in the receivers of {folder / 'alertmanager.yml'}")
     arguments = [
         alertmanager,
         f"--config.file={folder / 'alertmanager.yml'}",
@@ -71,11 +71,11 @@ def servers(folder: Path, say: Say) -> list[Server]:
         # Without it, Alertmanager gossips on every address of the machine.
         "--cluster.listen-address=",
     ]
-    return [Server("alertmanager", arguments, f"http://{other}"), *found]
+    return [ServerCommand("alertmanager", arguments, f"http://{other}"), *commands]
 
 
 def _addresses(config: dict[str, Any]) -> tuple[str, str | None]:
-    """Where the bundle expects Prometheus itself, and Alertmanager (None: nowhere, or not here)."""
+    """The addresses of Prometheus and of Alertmanager (None: not configured, or not on this machine)."""
     jobs = [job for job in config.get("scrape_configs") or () if isinstance(job, dict)]
     own = next((_target(job) for job in jobs if job.get("job_name") == "prometheus"), None) or Settings().prometheus
     alerting = config.get("alerting")
@@ -87,7 +87,7 @@ def _addresses(config: dict[str, Any]) -> tuple[str, str | None]:
 
 
 def _is_mute(folder: Path) -> bool:
-    """Whether alertmanager.yml has receivers, and none of them a way to tell anybody."""
+    """Whether alertmanager.yml has receivers, and none of them has an integration."""
     config = read_yaml(folder / "alertmanager.yml", "alertmanager.yml", [])
     receivers = config.get("receivers") if isinstance(config, dict) else None
     return isinstance(receivers, list) and not any(isinstance(one, dict) and len(one) > 1 for one in receivers)
@@ -100,20 +100,20 @@ def _target(holder: Any) -> str | None:
         return None
 
 
-def run(folder: Path, stop: Callable[[], bool], say: Say) -> None:
-    """Start the bundle's servers, tell through `say` what they say that matters, and stop them when `stop()` is true.
+def run(folder: Path, stop: Callable[[], bool], report: Report) -> None:
+    """Start the bundle's servers, pass relevant log lines to `report`, and stop them when `stop()` is true.
 
-    CadenzaError: one of them could not be started, or ended by itself; the others are stopped then as well.
+    CadenzaError: one of them could not be started, or exited; the others are stopped then as well.
     """
     folder = folder.resolve()
-    wanted = servers(folder, say)
+    wanted = servers(folder, report)
     for server in wanted:
         data = folder / "data" / server.name
         try:
             data.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CadenzaError(f"{data}, for the data of {server.name}, cannot be made: {error.strerror}") from None
-    say(f"starting {' and '.join(server.name for server in wanted)} on {folder}; Ctrl-C stops")
+    report(f"starting {' and '.join(server.name for server in wanted)} on {folder}; Ctrl-C stops")
     processes: list[subprocess.Popen[str]] = []
     logs: list[Log] = []
     try:
@@ -121,41 +121,47 @@ def run(folder: Path, stop: Callable[[], bool], say: Say) -> None:
         for server in wanted:
             process = start(server)
             processes.append(process)
-        logs += [Log(server, process.stderr, say) for server, process in zip(wanted, processes, strict=True)]
-        _watch(wanted, processes, logs, stop, say)
+        logs += [Log(server, process.stderr, report) for server, process in zip(wanted, processes, strict=True)]
+        _watch(wanted, processes, logs, stop, report)
     finally:
-        # Prometheus first: it may still have something to tell Alertmanager.
+        # Prometheus first: it may still send alerts to Alertmanager.
         end(processes[::-1])
         for log in logs:
             log.join()
 
 
 def _watch(
-    wanted: list[Server], processes: list[subprocess.Popen[str]], logs: list[Log], stop: Callable[[], bool], say: Say
+    wanted: list[ServerCommand],
+    processes: list[subprocess.Popen[str]],
+    logs: list[Log],
+    stop: Callable[[], bool],
+    report: Report,
 ) -> None:
-    ask_s = time.monotonic() + _SETTLED_S
+    query_s = time.monotonic() + _SETTLED_S
     while not stop():
         for server, process, log in zip(wanted, processes, logs, strict=True):
             if (code := process.poll()) is not None and not stop():
                 log.join()
-                raise CadenzaError(f"{server.name} ended by itself with exit code {code}; {log.explain()}")
-        if time.monotonic() > ask_s:
-            silent = find_silent(wanted[-1].url)
-            ask_s = math.inf if silent is not None else time.monotonic() + _SETTLED_S
-            for sentence in silent or ():
-                say(sentence)
-        time.sleep(_LOOK_S)
+                raise CadenzaError(f"{server.name} exited with code {code}; {log.explain()}")
+        if time.monotonic() > query_s:
+            unreachable = find_unreachable(wanted[-1].url)
+            query_s = math.inf if unreachable is not None else time.monotonic() + _SETTLED_S
+            for sentence in unreachable or ():
+                report(sentence)
+        time.sleep(_POLL_S)
 
 
-def find_silent(prometheus: str) -> list[str] | None:
-    """A sentence for each target that Prometheus cannot read; None: it says nothing yet, or there is no promtool."""
+def find_unreachable(prometheus: str) -> list[str] | None:
+    """A sentence for each target that Prometheus cannot scrape; None: no result yet, or no promtool."""
     promtool = PROMTOOL.find()
-    answer = ask(promtool, "query", "instant", prometheus, _SILENT, timeout_s=_ASK_S) if promtool else None
-    if answer is None or not answer.ok:
+    result = (
+        run_program(promtool, "query", "instant", prometheus, _UNREACHABLE, timeout_s=_QUERY_S) if promtool else None
+    )
+    if result is None or not result.ok:
         return None
-    found = [dict(_LABEL.findall(line)) for line in answer.text.splitlines()]
+    labelled = [dict(_LABEL.findall(line)) for line in result.text.splitlines()]
     return [
-        f"no answer yet from {labels['job']} at {labels['instance']}: {prometheus}/targets says why"
-        for labels in found
+        f"{labels['job']} at {labels['instance']} does not respond yet: see {prometheus}/targets"
+        for labels in labelled
         if "job" in labels and "instance" in labels
     ]

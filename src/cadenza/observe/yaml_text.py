@@ -1,4 +1,4 @@
-"""Plain values as YAML that people read: order kept, long texts in blocks, a comment on top."""
+"""Plain values as readable YAML: keys in order, long texts as blocks, a comment at the top."""
 
 import textwrap
 from typing import Any
@@ -8,11 +8,11 @@ import yaml
 
 class _Dumper(yaml.SafeDumper):
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        """Items of a list stand further in than the list's name."""
+        """List items are indented more than the list's key."""
         super().increase_indent(flow, False)
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Each part whole: one that refers to another cannot be copied into another file."""
+        """No anchors, so that each part can be copied into another file."""
         return True
 
 

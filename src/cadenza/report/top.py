@@ -1,9 +1,9 @@
-"""The live view: a glance as text for a terminal of any width. Rounding happens here and nowhere before."""
+"""The live view: a snapshot as text for a terminal of any width. Rounding happens here and nowhere before."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from cadenza.analysis.snapshot import Card, Glance, HostNow, Progress, Stream, Times
+from cadenza.analysis.snapshot import Card, HostNow, Progress, Snapshot, Stream, Times
 from cadenza.record import LoadLabel, printable
 
 if TYPE_CHECKING:
@@ -57,39 +57,46 @@ class _Column(NamedTuple):
         return max(cell_len(text) for text in (self.above, self.name, *(cell.text for cell in self.cells)))
 
 
-def render(glance: Glance, width: int, every_s: float, streams: int = _STREAMS, cards: int = _CARDS) -> "Group":
-    """The whole view for a terminal of `width` columns, looked at every `every_s` seconds; so many rows at most of
+def render(snapshot: Snapshot, width: int, every_s: float, streams: int = _STREAMS, cards: int = _CARDS) -> "Group":
+    """The whole view for a terminal of `width` columns, updated every `every_s` seconds; this many rows at most of
     models, the busiest, and of cards, those in trouble before the busiest."""
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[RenderableType] = [_title(glance, every_s, width)]
-    if glance.run is not None:
-        parts.append(Text(_progress(glance.run)))
-    parts += [Text(), *_stream_tables(glance, width, streams)]
-    if glance.cards:
-        shown = _most(glance.cards, cards, lambda card: (card.state != "up" or bool(card.throttled), card.busy or 0.0))
-        parts += [Text(), _table(_card_columns(shown), width), *_rest(len(glance.cards) - len(shown), "card")]
-    parts += [Text(), Text(_host(glance.host, local=glance.local))]
-    if glance.kernel:
-        events = ", ".join(f"{count} × {name}" for name, count in glance.kernel.items())
+    parts: list[RenderableType] = [_title(snapshot, every_s, width)]
+    if snapshot.run is not None:
+        parts.append(Text(_progress(snapshot.run)))
+    parts += [Text(), *_stream_tables(snapshot, width, streams)]
+    if snapshot.cards:
+        shown = _most(
+            snapshot.cards, cards, lambda card: (card.state != "up" or bool(card.throttled), card.busy or 0.0)
+        )
+        parts += [Text(), _table(_card_columns(shown), width), *_rest(len(snapshot.cards) - len(shown), "card")]
+    parts += [Text(), Text(_host(snapshot.host, local=snapshot.local))]
+    if snapshot.kernel:
+        events = ", ".join(f"{count} × {name}" for name, count in snapshot.kernel.items())
         parts.append(Text(f"Kernel log: {printable(events)}", style="bold red"))
-    parts += [Text(printable(note), style="yellow") for note in glance.notes]
+    parts += [Text(printable(note), style="yellow") for note in snapshot.notes]
     return Group(*parts)
 
 
-def render_screen(glance: Glance, console: "Console", every_s: float) -> "Group":
+def _urgency(card: Card) -> tuple[bool, float]:
+    """Cards in trouble before the others, and of those the busiest."""
+    return card.state != "up" or bool(card.throttled), card.busy or 0.0
+
+
+def render_screen(snapshot: Snapshot, console: "Console", every_s: float) -> "Group":
     """The view with as many rows of models and cards as the console's height has room for, and one of each at least."""
-    rows = max(_STREAMS, len(glance.cards))
+    rows = max(_STREAMS, len(snapshot.cards))
     while True:
-        view = render(glance, console.width, every_s, min(rows, _STREAMS), rows)
+        view = render(snapshot, console.width, every_s, min(rows, _STREAMS), rows)
         excess = len(console.render_lines(view, console.options, pad=False)) - console.height
         if excess <= 0 or rows == 1:
             return view
         rows = max(1, rows - max(1, excess // 3))  # a row less is three lines less at most: two tables, and the cards
 
 
-def to_text(glance: Glance, every_s: float, width: int = _PLAIN_WIDTH) -> str:
+def to_text(snapshot: Snapshot, every_s: float, width: int = _PLAIN_WIDTH) -> str:
     """The view as plain text, lines of at most `width` columns."""
     import io
 
@@ -97,27 +104,27 @@ def to_text(glance: Glance, every_s: float, width: int = _PLAIN_WIDTH) -> str:
 
     stream = io.StringIO()
     console = Console(file=stream, width=width, highlight=False, markup=False, emoji=False, color_system=None)
-    console.print(render(glance, width, every_s))
+    console.print(render(snapshot, width, every_s))
     return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())
 
 
-def _title(glance: Glance, every_s: float, width: int) -> "Text":
+def _title(snapshot: Snapshot, every_s: float, width: int) -> "Text":
     from rich.text import Text
 
     text = Text(no_wrap=True, overflow="ellipsis")
-    engines = list(dict.fromkeys(stream.engine for stream in glance.streams if stream.engine is not None))
-    span = UNDEFINED if glance.window_s is None else f"{glance.window_s:.{0 if glance.window_s >= 10 else 1}f} s"
-    pace = f"every {every_s:g} s, over the last {span}" if glance.status in _GOES_ON else f"its last {span}"
-    told = f"  {' '.join(engines)}" if engines else ""
-    simulated = "  SIMULATED" if glance.simulated else ""
-    taken = len(told) + len(simulated) + len(glance.status) + 2
-    beside = width - taken - len(pace) - 2
-    room = beside if beside >= min(len(glance.source), _SOURCE_AT_LEAST) else width - taken
-    text.append(printable(glance.source, max(_NAME_AT_LEAST, room)), style="bold")
-    text.append(told)
-    text.append(f"  {glance.status}", style=_STATUS.get(glance.status, ""))
+    engines = list(dict.fromkeys(stream.engine for stream in snapshot.streams if stream.engine is not None))
+    span = UNDEFINED if snapshot.window_s is None else f"{snapshot.window_s:.{0 if snapshot.window_s >= 10 else 1}f} s"
+    pace = f"every {every_s:g} s, over the last {span}" if snapshot.status in _GOES_ON else f"its last {span}"
+    names = f"  {' '.join(engines)}" if engines else ""
+    simulated = "  SIMULATED" if snapshot.simulated else ""
+    taken = len(names) + len(simulated) + len(snapshot.status) + 2
+    remaining = width - taken - len(pace) - 2
+    room = remaining if remaining >= min(len(snapshot.source), _SOURCE_AT_LEAST) else width - taken
+    text.append(printable(snapshot.source, max(_NAME_AT_LEAST, room)), style="bold")
+    text.append(names)
+    text.append(f"  {snapshot.status}", style=_STATUS.get(snapshot.status, ""))
     text.append(simulated, style="bold yellow")
-    if room == beside:
+    if room == remaining:
         text.append(" " * (width - text.cell_len - len(pace)) + pace, style="dim")
     return text
 
@@ -131,7 +138,7 @@ def _progress(run: Progress) -> str:
 
 
 def _most(rows: Sequence[_Row], limit: int, weight: Callable[[_Row], Any]) -> list[_Row]:
-    """The `limit` heaviest of them, in their own order."""
+    """The `limit` heaviest of them, in their order."""
     kept = sorted(range(len(rows)), key=lambda n: weight(rows[n]), reverse=True)[:limit]
     return [rows[n] for n in sorted(kept)]
 
@@ -142,20 +149,20 @@ def _rest(left: int, name: str) -> "list[RenderableType]":
     return [Text(f"and {left} {name}{'' if left == 1 else 's'} more", style="dim")] if left else []
 
 
-def _stream_tables(glance: Glance, width: int, most: int) -> "list[RenderableType]":
+def _stream_tables(snapshot: Snapshot, width: int, most: int) -> "list[RenderableType]":
     from rich.text import Text
 
-    if not glance.streams:
+    if not snapshot.streams:
         return [Text("no streams yet", style="dim")]
-    shown = _most(glance.streams, most, lambda stream: (stream.running or 0) + (stream.waiting or 0))
+    shown = _most(snapshot.streams, most, lambda stream: (stream.running or 0) + (stream.waiting or 0))
     name = _Column("", "model", [_Cell(stream.model or UNDEFINED) for stream in shown], left=True)
-    load, latency = _load_columns(shown), _latency_columns(shown, glance.run)
+    load, latency = _load_columns(shown), _latency_columns(shown, snapshot.run)
     tables: list[RenderableType]
     if _fits([name, *load, *latency], width):
         tables = [_table([name, *load, *latency], width)]
     else:
         tables = [_table([name, *load], width), Text(), _table([name, *latency], width)]
-    tables += _rest(len(glance.streams) - len(shown), "model")
+    tables += _rest(len(snapshot.streams) - len(shown), "model")
     if any(stream.rates_from == "answers" for stream in shown):
         tables.append(Text("tok/s by answers that have ended: the engine's counters are not to be had", style="dim"))
     if any(times.at_least for stream in shown for times in _all_times(stream)):
@@ -166,8 +173,8 @@ def _stream_tables(glance: Glance, width: int, most: int) -> "list[RenderableTyp
 
 
 def _load_columns(streams: Sequence[Stream]) -> list[_Column]:
-    def column(above: str, name: str, tell: Callable[[Stream], _Cell], rank: int = 0) -> _Column:
-        return _Column(above, name, [tell(stream) for stream in streams], rank)
+    def column(above: str, name: str, cell: Callable[[Stream], _Cell], rank: int = 0) -> _Column:
+        return _Column(above, name, [cell(stream) for stream in streams], rank)
 
     return [
         column("", "run", lambda s: _number(s.running, 0)),
@@ -182,7 +189,7 @@ def _load_columns(streams: Sequence[Stream]) -> list[_Column]:
 
 
 def _latency_columns(streams: Sequence[Stream], run: Progress | None) -> list[_Column]:
-    """TTFT, from when a request was due where it has a time of its own; TPOT, or the ITL where that is all there is."""
+    """TTFT, from when a request was due where the load is open or capped; TPOT, or else the ITL."""
     due = run is not None and run.load != LoadLabel.CLOSED
     first = [stream.user_ttft_ms if due else stream.ttft_ms for stream in streams]
     per_request = [stream.tpot_ms for stream in streams]
@@ -213,8 +220,8 @@ def _all_times(stream: Stream) -> list[Times]:
 
 
 def _card_columns(cards: Sequence[Card]) -> list[_Column]:
-    def column(above: str, name: str, tell: Callable[[Card], _Cell], rank: int = 0, *, left: bool = False) -> _Column:
-        return _Column(above, name, [tell(card) for card in cards], rank, left)
+    def column(above: str, name: str, cell: Callable[[Card], _Cell], rank: int = 0, *, left: bool = False) -> _Column:
+        return _Column(above, name, [cell(card) for card in cards], rank, left)
 
     return [
         column("", "GPU", lambda c: _Cell(printable(c.gpu, 20)), left=True),
@@ -237,7 +244,7 @@ def _power(card: Card) -> _Cell:
 
 
 def _hottest(card: Card) -> _Cell:
-    """The sensor that is nearest to its limit; the hottest one where no limits are told."""
+    """The sensor that is nearest to its limit; the hottest one where no limits are known."""
     if not card.temperatures_c:
         return _Cell(UNDEFINED)
     limits = card.limits_c
@@ -285,12 +292,12 @@ def _percent(value: float | None, style: str = "") -> _Cell:
 
 def _pair(value: float | None, limit: float | None, factor: float, decimals: int) -> _Cell:
     """A value, and what it can be at most where that is known."""
-    told = _number(None if value is None else value * factor, decimals).text
-    return _Cell(told if limit is None else f"{told}/{limit * factor:.{decimals}f}")
+    text = _number(None if value is None else value * factor, decimals).text
+    return _Cell(text if limit is None else f"{text}/{limit * factor:.{decimals}f}")
 
 
 def _fits(columns: Sequence[_Column], width: int) -> bool:
-    """With a name of the least width, or its own if that is less."""
+    """With a name of the least width, or its width if that is less."""
     first, *rest = columns
     return min(first.width, _NAME_AT_LEAST) + sum(_GAP + column.width for column in rest) <= width
 

@@ -1,1 +1,1 @@
-"""One function per metric, pure; its docstring is the definition (docs/definitions.md is made from them)."""
+"""One function a metric, pure; its docstring is the definition (docs/reference/definitions.md is made from them)."""

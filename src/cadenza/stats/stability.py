@@ -18,6 +18,10 @@ from cadenza.stats.population import Followed, follow_latency, follow_ttft, popu
 _Z = 2.33
 # A window shorter than this many response times shows how a backlog begins, and not whether it ends.
 MIN_RESPONSES = 5
+# Unless the server, while the backlog was high, did half as much again as arrives, and answers are long by themselves
+# and not by their wait: then three are enough. Chosen in simulation (docs/results/verdicts.md): at a load of 1.1 and
+# above no window of three to five had more than 1.42 times; after a silence, waits are 0.58 of the latency and more.
+MIN_RESPONSES_CLEAR, CLEAR_DRAIN, CLEAR_WAIT_SHARE = 3, 1.5, 1 / 3
 # Where the window is longer than this many mean waits, next to nobody waits.
 MIN_WAITS = 200
 # A server that keeps up does more than arrives while its backlog is high. This limit and the one above were chosen in
@@ -52,7 +56,17 @@ class Stability(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_stable(self) -> bool:
         """Whether the window shows that the backlog does not grow."""
-        return not self.grows and self.window_responses >= MIN_RESPONSES
+        return not self.grows and self.window_responses >= self.needed_responses
+
+    @property
+    def needed_responses(self) -> int:
+        """Mean user latencies that the window has to hold: 5, or 3 where the server clearly keeps up.
+
+        It did 1.5 times what arrives while the backlog was high, and a mean wait is a third of the latency at most.
+        """
+        drains = self.completed_per_s >= CLEAR_DRAIN * self.arriving_per_s
+        waits_little = self.window_responses <= CLEAR_WAIT_SHARE * self.window_waits
+        return MIN_RESPONSES_CLEAR if drains and waits_little else MIN_RESPONSES
 
 
 def assess_stability(point: Point, columns: Columns) -> Stability | None:
@@ -64,7 +78,8 @@ def assess_stability(point: Point, columns: Columns) -> Stability | None:
     than 200 mean waits) and the work done while the backlog is at its upper quartile or above is less than 1.2 times
     what arrives. Work is counted in tokens, in units of the mean answer: completions of so few requests scatter by
     their lengths, the tokens of a busy server do not. A point is stable if its backlog does not grow and the window
-    holds five mean user latencies.
+    holds five mean user latencies, or three where the work done while the backlog is high is 1.5 times what arrives
+    and the mean wait is a third of the mean user latency at most.
     """
     due = columns.intended_ms[population(columns)]
     if point.load is LoadLabel.CLOSED or len(due) < 2 or not due.max() > due.min():

@@ -34,8 +34,9 @@ MAX_LAG1 = 0.97
 # Of a shape that leaves less than this share of the variance, what is left is how normal scores bend it, and no noise:
 # its lag-1 correlation counts up to 0.6.
 CLEAR_SHARE, CLEAR_LAG1 = 0.1, 0.6
-# Added to the lag-1 correlation for what AR(1) does not know: lengths with a heavy tail have a longer memory.
-LONGER_MEMORY = 0.1
+# Added to the lag-1 correlation for what AR(1) does not know, and of a closed loop for each unit of its lengths'
+# coefficient of variation (`memory_of`).
+LONGER_MEMORY, MEMORY_PER_CV = 0.1, 0.06
 
 Kind = Literal["transient", "step", "dip", "bump", "wave", "trend"]
 
@@ -94,7 +95,34 @@ def can_judge(n: int, round_size: float = 1) -> bool:
     return n >= MIN_VALUES and n >= MIN_ROUNDS * round_size
 
 
-def find_change(values: Floats, *, round_size: float = 1, material: float = 0.05) -> Change | None:
+def closed_round(slots: int, lengths: Floats) -> int:
+    """**Round of the test** in a closed loop: ⌊C · (1 + CV²)^¼⌋ requests, C = `slots`.
+
+    `lengths` (n,) output tokens of its requests, CV their coefficient of variation. Shorter than the C · (1 + CV²) over
+    which those in flight are replaced (`intervals.round_of`), six of which few runs have; `memory_of` is for the rest.
+    """
+    return max(1, math.floor(slots * math.pow(1 + _variation(lengths) ** 2, 0.25)))
+
+
+def memory_of(slots: int, lengths: Floats) -> float:
+    """**Longer memory** of a closed loop: 0.1 + 0.06 · CV · (1 − 2 / C), added to the lag-1 correlation of its series.
+
+    A long answer holds its slot for many rounds, so fewer requests join meanwhile and the step time stays lower: the
+    noise remembers this for longer than one lag says. With two slots a batch is one request, whose own scatter hides
+    it. Both this and `closed_round` were chosen in simulation (docs/results/steady.md). No length: 0.1.
+    """
+    return LONGER_MEMORY + MEMORY_PER_CV * _variation(lengths) * max(0.0, 1 - 2 / max(1, slots))
+
+
+def _variation(lengths: Floats) -> float:
+    """Coefficient of variation; 0 of none."""
+    mean = float(lengths.mean()) if len(lengths) else 0.0
+    return float(lengths.std()) / mean if mean > 0 else 0.0
+
+
+def find_change(
+    values: Floats, *, round_size: float = 1, material: float = 0.05, memory: float = LONGER_MEMORY
+) -> Change | None:
     """**Change**: the series does not keep one level, p < 0.003 over all that is looked at, and by `material` at least.
 
     The values' normal scores are averaged in at most 100 batches of half a round or of whole rounds (`round_size`
@@ -103,8 +131,8 @@ def find_change(values: Floats, *, round_size: float = 1, material: float = 0.05
     of 5 % of the series, and the lesser of three rounds and a twelfth of it, at least (dip, bump); a sine, over 0.75 to
     3.5 periods (wave); a line (trend). Neighbours resemble each other, so each statistic is held against the variance
     that AR(1) noise gives it (of a mean over k batches, or at a frequency), whose lag-1 correlation r is that of the
-    residuals about the fit, corrected for the bias of the fit and raised by 0.1 and 0.6 to 2.6 standard errors, 2.6
-    from r = 0.6 on. p-values are those of Student's t or of F for that noise, times the number of independent looks.
+    residuals about the fit, corrected for the bias of the fit and raised by `memory` and 0.6 to 2.6 standard errors,
+    2.6 from r = 0.6 on. p-values are those of Student's t or of F for that noise, times the number of looks.
 
     A change counts if it is significant and |relative| is at least `material`; of several it is the one with the least
     Bayes information criterion. Levels are means without the lowest and highest tenth, of a sine or a line fitted to
@@ -119,7 +147,8 @@ def find_change(values: Floats, *, round_size: float = 1, material: float = 0.05
     if not np.any(batches.scores):
         return None
     y, shortest, m = batches.scores, batches.shortest, len(batches.scores)
-    found = (_scan(y, shortest, inner=False), _scan(y, shortest, inner=True), _wave(y), _trend(y))
+    scans = (_scan(y, shortest, memory, inner=False), _scan(y, shortest, memory, inner=True))
+    found = (*scans, _wave(y, memory), _trend(y, memory))
     fits = [fit for fit in found if fit is not None]
     fits.sort(key=lambda fit: m * math.log(max(fit.residual, 1e-12)) + fit.fitted * math.log(m))
     for fit in fits:
@@ -150,7 +179,7 @@ def _scores(values: Floats) -> Floats:
     return np.asarray(4.91 * (share**0.14 - (1 - share) ** 0.14), dtype=np.float64)
 
 
-def _noise(y: Floats, residuals: Floats, fitted: int) -> tuple[float, float, float]:
+def _noise(y: Floats, residuals: Floats, fitted: int, memory: float) -> tuple[float, float, float]:
     """Lag-1 correlation of AR(1) noise, on the safe side; its variance; degrees of freedom.
 
     `fitted` parameters, each of which takes its share of slow movement away, lower r by about one over the number of
@@ -161,7 +190,7 @@ def _noise(y: Floats, residuals: Floats, fitted: int) -> tuple[float, float, flo
     r += (fitted + 1 + 3 * max(r, 0.0)) / m
     most = CLEAR_LAG1 if square < CLEAR_SHARE * float((y**2).sum()) else MAX_LAG1
     errors = 0.6 + 2 * min(max((r - 0.2) / 0.4, 0.0), 1.0)
-    r = min(max(r + LONGER_MEMORY + errors * math.sqrt(max(1 - r * r, 0.0) / m), 0.0), most)
+    r = min(max(r + memory + errors * math.sqrt(max(1 - r * r, 0.0) / m), 0.0), most)
     shocks = residuals[1:] - r * residuals[:-1]
     left = m - 2 - fitted
     variance = max(float((shocks**2).sum()) / left / (1 - r * r), 1e-12)
@@ -190,7 +219,7 @@ def _stretches(m: int, shortest: int, inner: bool) -> tuple[Ints, Ints]:
     return begin[kept], end[kept]
 
 
-def _scan(y: Floats, shortest: int, *, inner: bool) -> _Fit | None:
+def _scan(y: Floats, shortest: int, memory: float, *, inner: bool) -> _Fit | None:
     """The stretch whose mean differs most from that of the rest; not `inner`: only those that begin the series."""
     m = len(y)
     begin, end = _stretches(m, shortest, inner)
@@ -205,7 +234,7 @@ def _scan(y: Floats, shortest: int, *, inner: bool) -> _Fit | None:
         place = int(np.argmax(square / (spread[long - 1] + spread[m - long - 1])))
         inside = _inside(m, int(begin[place]), int(end[place]))
         residuals = y - np.where(inside, y[inside].mean(), y[~inside].mean())
-        r, variance, freedom = _noise(y, residuals, fitted=2 if inner else 1)
+        r, variance, freedom = _noise(y, residuals, fitted=2 if inner else 1, memory=memory)
     spread = _mean_variance(m, r)
     ratio = float(square[place] / (spread[long[place] - 1] + spread[m - long[place] - 1])) / variance
     looks = LOOKS_INNER_PER_BATCH * m if inner else LOOKS_EDGE
@@ -231,27 +260,27 @@ def _waves(m: int) -> Floats:
     return np.asarray(np.linalg.qr(pairs - pairs.mean(axis=1, keepdims=True))[0], dtype=np.float64)
 
 
-def _wave(y: Floats) -> _Fit:
+def _wave(y: Floats, memory: float) -> _Fit:
     """The sine that explains most. F of its two amplitudes against the AR(1) spectrum at its frequency."""
     m, waves = len(y), _waves(len(y))
     parts = np.einsum("pmk,m->pk", waves, y)
     best = int(np.argmax((parts**2).sum(axis=1)))
     residuals = y - waves[best] @ parts[best]
-    r, variance, freedom = _noise(y, residuals, fitted=2)
+    r, variance, freedom = _noise(y, residuals, fitted=2, memory=memory)
     spectrum = (1 - r * r) / (1 - 2 * r * math.cos(2 * math.pi * float(PERIODS[best]) / m) + r * r)
     ratio = float((parts[best] ** 2).sum()) / (2 * variance * spectrum)
     p = (1 + 2 * ratio / freedom) ** (-freedom / 2)  # of F(2, freedom), exactly
     return _Fit("wave", LOOKS_WAVE * p, float((residuals**2).sum()), 3, 0, m, float(PERIODS[best]))
 
 
-def _trend(y: Floats) -> _Fit:
+def _trend(y: Floats, memory: float) -> _Fit:
     """The least-squares line: t of its slope."""
     m = len(y)
     line = np.arange(m) - (m - 1) / 2
     line /= math.sqrt(float((line**2).sum()))
     part = float(line @ y)
     residuals = y - part * line
-    r, variance, freedom = _noise(y, residuals, fitted=1)
+    r, variance, freedom = _noise(y, residuals, fitted=1, memory=memory)
     p = _two_sided(part * part * (1 - r) / (1 + r) / variance, freedom)
     return _Fit("trend", p, float((residuals**2).sum()), 1, 0, m)
 

@@ -20,6 +20,7 @@ def requests_per_s(columns: Columns, window: Window) -> float:
     """**Request rate**: throughput / mean output tokens of the measured `ok` requests.
 
     Counting the answers that end in a window counts short ones too often, since long ones are cut off at its edges.
+    Its bias is that of 1 / (the mean of n lengths), + CV² / n: 1 % of 128 lengths with a CV of 1.3.
     NaN: no throughput, or no tokens.
     """
     lengths = columns.output_tok[columns.measured & columns.ok]

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from cadenza.readings import Sample
 from cadenza.record import Record
 from cadenza.store.rundir import RECORDS
-from cadenza.store.telemetry import TELEMETRY, Header, Lines, Sample
+from cadenza.store.telemetry import TELEMETRY, Header, Lines
 
 PIECE_BYTES = 4 << 20
 _LINE_BYTES = 16 << 20  # the longest record that we know of has 2 MB
@@ -47,7 +48,7 @@ class Tail:
 
 
 class Fresh(NamedTuple):
-    """What has been added since the last look. `behind`: there is more already."""
+    """What has been added since the last read. `behind`: there is more already."""
 
     records: list[Record]
     samples: list[Sample]

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cadenza.telemetry.engine_state import EngineState, Histogram
+from cadenza.telemetry.engines import MEASURED, EngineNames
 
 # Real pages have 40 to 400 kB, some hundred lines that matter, and one to three models.
 _PAGE_BYTES = 8 << 20
@@ -24,99 +25,13 @@ _LABEL_BYTES = 4096
 _MODELS = 256
 
 
-class _Names(NamedTuple):
-    """What an engine calls things. Of several the first that has samples counts; "a + b" is the sum of both."""
-
-    prefix: str
-    values: dict[str, tuple[str, ...]]
-    histograms: dict[str, tuple[str, ...]]
-
-
-# Beside the scheduler's own: for grammars that are being compiled; and where prefill and decode are servers of their
-# own, for the other side (bootstrap, older: prealloc), for memory, and for the KV cache to arrive.
-_SGLANG_QUEUES = " + ".join(
-    f"sglang:num_{name}queue_reqs"
-    for name in ("", "grammar_", "prefill_bootstrap_", "prefill_prealloc_", "decode_prealloc_", "decode_transfer_")
-)
-_ENGINES: dict[str, _Names] = {
-    "vllm": _Names(
-        "vllm:",
-        {
-            "running": ("vllm:num_requests_running",),
-            "waiting": ("vllm:num_requests_waiting",),
-            "kv_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
-            "preemptions_total": ("vllm:num_preemptions_total",),
-            "prompt_tokens_total": ("vllm:prompt_tokens_total",),
-            "generation_tokens_total": ("vllm:generation_tokens_total",),
-            "requests_total": ("vllm:request_success_total",),
-            "prefix_queries_tok": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
-            "prefix_hits_tok": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
-        },
-        {
-            "ttft_s": ("vllm:time_to_first_token_seconds",),
-            "itl_s": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
-            "tpot_s": ("vllm:request_time_per_output_token_seconds",),
-            "queue_s": ("vllm:request_queue_time_seconds", "vllm:time_in_queue_requests"),
-            "prefill_s": ("vllm:request_prefill_time_seconds",),
-            "decode_s": ("vllm:request_decode_time_seconds",),
-            "e2e_s": ("vllm:e2e_request_latency_seconds",),
-        },
-    ),
-    "sglang": _Names(
-        "sglang:",
-        {
-            "running": ("sglang:num_running_reqs",),
-            "waiting": (_SGLANG_QUEUES,),
-            "kv_usage": ("sglang:token_usage",),
-            "preemptions_total": ("sglang:num_retracted_requests_total",),
-            "prompt_tokens_total": ("sglang:prompt_tokens_total",),
-            "generation_tokens_total": ("sglang:generation_tokens_total",),
-            "requests_total": ("sglang:num_requests_total",),
-            "aborted_total": ("sglang:num_aborted_requests_total",),
-            "prefix_queries_tok": ("sglang:prompt_tokens_total",),
-            "prefix_hits_tok": ("sglang:cached_tokens_total",),
-        },
-        {
-            "ttft_s": ("sglang:time_to_first_token_seconds",),
-            "itl_s": ("sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"),
-            "queue_s": ("sglang:queue_time_seconds",),
-            "e2e_s": ("sglang:e2e_request_latency_seconds",),
-        },
-    ),
-    "tgi": _Names(
-        "tgi_",
-        {
-            "running": ("tgi_batch_current_size",),
-            "waiting": ("tgi_queue_size",),
-            "prompt_tokens_total": ("tgi_request_input_length_sum",),
-            "generation_tokens_total": ("tgi_request_generated_tokens_sum",),
-            "requests_total": ("tgi_request_success + tgi_request_failure",),
-        },
-        {
-            "tpot_s": ("tgi_request_mean_time_per_token_duration",),
-            "queue_s": ("tgi_request_queue_duration",),
-            "e2e_s": ("tgi_request_duration",),
-        },
-    ),
-    "llamacpp": _Names(
-        "llamacpp:",
-        {
-            "running": ("llamacpp:requests_processing",),
-            "waiting": ("llamacpp:requests_deferred",),
-            "kv_usage": ("llamacpp:kv_cache_usage_ratio",),
-            "prompt_tokens_total": ("llamacpp:prompt_tokens_total",),
-            "generation_tokens_total": ("llamacpp:tokens_predicted_total",),
-        },
-        {},
-    ),
-}
 _GAUGES = frozenset({"running", "waiting", "kv_usage"})
 _ABORTED = ("vllm:request_success_total", b"finished_reason", b"abort")
 _RANKS = (b"pp_rank", b"tp_rank", b"moe_ep_rank")
 
 
 def _wanted() -> Iterator[str]:
-    for names in _ENGINES.values():
+    for names in MEASURED:
         yield from (part for each in names.values.values() for name in each for part in name.split(" + "))
         yield from (
             f"{name}_{part}" for each in names.histograms.values() for name in each for part in ("bucket", "sum")
@@ -124,7 +39,8 @@ def _wanted() -> Iterator[str]:
 
 
 _WANTED = frozenset(_wanted())
-_LINE = re.compile(rb"^[ \t]*+(# TYPE[ \t]+)?((?:vllm:|sglang:|tgi_|llamacpp:)[a-zA-Z0-9_:]++)([^\n]*+)", re.MULTILINE)
+_PREFIXES = "|".join(engine.prefix for engine in MEASURED).encode()
+_LINE = re.compile(rb"^[ \t]*+(# TYPE[ \t]+)?((?:%b)[a-zA-Z0-9_:]++)([^\n]*+)" % _PREFIXES, re.MULTILINE)
 # After the name: labels, a value, perhaps a time stamp, perhaps an exemplar.
 _REST = re.compile(
     rb'(?:[ \t]*\{((?:[^"}]|"(?:[^"\\]|\\.)*+")*+)\}[ \t]*|[ \t]+)'
@@ -169,10 +85,10 @@ def read_page(page: bytes) -> dict[str, EngineState]:
     except _MalformedError:
         return {}
     states: dict[str, EngineState] = {}
-    for engine, names in _ENGINES.items():
+    for engine in MEASURED:
         for model, samples in models.items():
-            if model not in states and any(name.startswith(names.prefix) for name in samples):
-                states[model] = _state(engine, names, samples, declared)
+            if model not in states and any(name.startswith(engine.prefix) for name in samples):
+                states[model] = _state(engine, samples, declared)
     return states
 
 
@@ -224,9 +140,9 @@ def _by_model(found: Mapping[str, Mapping[bytes, _Sample]]) -> dict[str, _Sample
     return {model.decode("utf-8", errors="replace"): samples for model, samples in models.items()}
 
 
-def _state(engine: str, names: _Names, samples: _Samples, declared: Mapping[str, bytes]) -> EngineState:
+def _state(engine: EngineNames, samples: _Samples, declared: Mapping[str, bytes]) -> EngineState:
     fields: dict[str, Any] = {}
-    for field, choices in names.values.items():
+    for field, choices in engine.values.items():
         told = next((one for name in choices if (one := _told(name.split(" + "), samples))), None)
         if told is None:
             counted = field not in _GAUGES and any(_declares(declared, name, b"counter") for name in choices)
@@ -237,18 +153,18 @@ def _state(engine: str, names: _Names, samples: _Samples, declared: Mapping[str,
             fields[field] = _peak(total) if field == "kv_usage" else _sum(total)
         else:
             fields[field] = _sum(told)
-    for field, choices in names.histograms.items():
+    for field, choices in engine.histograms.items():
         chosen = next((name for name in choices if f"{name}_bucket" in samples), None)
         if chosen is not None:
             buckets, sums = (_one_rank(samples.get(f"{chosen}_{part}", [])) for part in ("bucket", "sum"))
             fields[field] = _histogram(buckets, sums)
         elif any(_declares(declared, name, b"histogram") for name in choices):
             fields[field] = Histogram((), (), 0.0)
-    if engine == "vllm":
+    if engine.key == "vllm":
         name, label, value = _ABORTED
         aborted = [sample for sample in samples.get(name, []) if sample.labels.get(label) == value]
         fields["aborted_total"] = _sum(aborted) if aborted else None
-    return EngineState(engine=engine, **fields)
+    return EngineState(engine=engine.key, **fields)
 
 
 def _told(parts: Sequence[str], samples: _Samples) -> list[_Sample]:

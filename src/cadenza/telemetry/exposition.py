@@ -1,6 +1,6 @@
 """The exporter's page: every family of `families.FAMILIES` that has a series, as Prometheus text or OpenMetrics.
 
-Importing this costs 50 ms, prometheus_client's; import it where a page is asked for.
+Importing this costs 50 ms, prometheus_client's; import it where a page is rendered.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,8 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.utils import floatToGoString
 
+from cadenza.readings import Labels, Reading
 from cadenza.telemetry.families import FAMILIES, Family
-from cadenza.telemetry.reading import Labels, Reading
 from cadenza.telemetry.sampler import State
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -23,7 +23,7 @@ Table = dict[str, Series]
 _END = b"# EOF\n"
 
 
-class Written(NamedTuple):
+class WrittenFamily(NamedTuple):
     """One family on a page. `parts`: its first lines, then of each series the line up to the value."""
 
     labels: list[Labels]
@@ -33,20 +33,22 @@ class Written(NamedTuple):
 
 
 # What was written last, by family and whether as OpenMetrics.
-Kept = dict[tuple[str, bool], Written]
+Kept = dict[tuple[str, bool], WrittenFamily]
 
-# Under --article-names: one published dashboard's names for what stands under another on the same page. `gpu` is
-# added to its labels, since one machine has several; `sensor` has the names of our own family.
+_AMD = ("vendor", "amd")
+
+# Under --article-names, for AMD cards: the names of a published dashboard, next to those of `FAMILIES`. `gpu` is
+# added to its labels, since one machine has several; `sensor` has the values of gpu_temperature_celsius.
 ARTICLE = (
-    Family("rocm_gpu_busy_percent", "gauge", ("gpu",), "amdgpu_busy_ratio times 100, under an older name."),
-    Family("rocm_vram_used_bytes", "gauge", ("gpu",), "amdgpu_memory_used_bytes of vram, under an older name."),
-    Family("rocm_vram_total_bytes", "gauge", ("gpu",), "amdgpu_memory_size_bytes of vram, under an older name."),
-    Family("rocm_temperature_celsius", "gauge", ("gpu", "sensor"), "amdgpu_temperature_celsius, under an older name."),
+    Family("rocm_gpu_busy_percent", "gauge", ("gpu",), "gpu_busy_ratio times 100, under an older name."),
+    Family("rocm_vram_used_bytes", "gauge", ("gpu",), "gpu_memory_used_bytes of vram, under an older name."),
+    Family("rocm_vram_total_bytes", "gauge", ("gpu",), "gpu_memory_size_bytes of vram, under an older name."),
+    Family("rocm_temperature_celsius", "gauge", ("gpu", "sensor"), "gpu_temperature_celsius, under an older name."),
 )
 
 
 def render(table: Table, openmetrics: bool = False, kept: Kept | None = None) -> bytes:
-    """The page that says `table`: families in the order of the table of families, series in the order they came.
+    """The page of `table`: families in the order of the table of families, series in the order they came.
 
     openmetrics  where the client's Accept header names it (`OPENMETRICS_TYPE`); else `TEXT_TYPE`
     kept         the caller's, for one page after the other: of a family whose series are those of the page before, only
@@ -69,7 +71,7 @@ def render(table: Table, openmetrics: bool = False, kept: Kept | None = None) ->
 def tabulate(states: Iterable[State], version: str, scrapes: int, article_names: bool = False) -> Table:
     """Series by family: what the collectors read, their health, and the exporter's own.
 
-    Of two collectors that tell the same series the first is believed, so that a page never has one twice.
+    Where two collectors have the same series, the first one's is kept, so that a page never has one twice.
     """
     table: Table = {}
     for state in states:
@@ -103,18 +105,18 @@ class _One:
         return (self._metric,)
 
 
-def _write(family: Family, series: Series, openmetrics: bool, before: Written | None) -> Written:
-    # An info family says 1 whatever it was told.
+def _write(family: Family, series: Series, openmetrics: bool, before: WrittenFamily | None) -> WrittenFamily:
+    # An info family is always 1.
     labels, values = list(series), [1.0] * len(series) if family.kind == "info" else list(series.values())
     if before is None or before.labels != labels:
         text = _generate(family, series, openmetrics)
-        return Written(labels, values, _cut(text.decode()), text)
+        return WrittenFamily(labels, values, _cut(text.decode()), text)
     if before.values == values:
         return before
     head, *lines = before.parts
-    told: Iterable[str] = map(floatToGoString, values)
-    page = head + "".join([f"{line}{value}\n" for line, value in zip(lines, told, strict=True)])
-    return Written(labels, values, before.parts, page.encode())
+    texts: Iterable[str] = map(floatToGoString, values)
+    page = head + "".join([f"{line}{value}\n" for line, value in zip(lines, texts, strict=True)])
+    return WrittenFamily(labels, values, before.parts, page.encode())
 
 
 def _cut(text: str) -> list[str]:
@@ -160,14 +162,16 @@ def _health(state: State) -> Iterator[Reading]:
 
 
 def _article(table: Table) -> Iterator[Reading]:
-    for labels, value in table.get("amdgpu_busy_ratio", {}).items():
-        yield Reading("rocm_gpu_busy_percent", labels, 100 * value)
-    for ours, theirs in (
-        ("amdgpu_memory_used_bytes", "rocm_vram_used_bytes"),
-        ("amdgpu_memory_size_bytes", "rocm_vram_total_bytes"),
+    for (gpu, vendor), value in table.get("gpu_busy_ratio", {}).items():
+        if vendor == _AMD:
+            yield Reading("rocm_gpu_busy_percent", (gpu,), 100 * value)
+    for family, alias in (
+        ("gpu_memory_used_bytes", "rocm_vram_used_bytes"),
+        ("gpu_memory_size_bytes", "rocm_vram_total_bytes"),
     ):
-        for (gpu, pool), value in table.get(ours, {}).items():
-            if pool[1] == "vram":
-                yield Reading(theirs, (gpu,), value)
-    for labels, value in table.get("amdgpu_temperature_celsius", {}).items():
-        yield Reading("rocm_temperature_celsius", labels, value)
+        for (gpu, vendor, pool), value in table.get(family, {}).items():
+            if vendor == _AMD and pool[1] == "vram":
+                yield Reading(alias, (gpu,), value)
+    for (gpu, vendor, sensor), value in table.get("gpu_temperature_celsius", {}).items():
+        if vendor == _AMD:
+            yield Reading("rocm_temperature_celsius", (gpu, sensor), value)

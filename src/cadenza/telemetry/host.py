@@ -5,7 +5,7 @@ All of the machine's, also inside a container.
 
 from pathlib import Path
 
-from cadenza.telemetry.reading import Collected, Labels, Missing, Reading, Reason
+from cadenza.readings import Collected, Collector, Labels, Missing, Reading, Reason
 from cadenza.telemetry.root import UnreadableError, read_bytes
 
 _STAT_BYTES = 1 << 20  # a line a core, then one long line of interrupt counts
@@ -25,7 +25,7 @@ _BASIC_COLUMNS = 4  # every kernel has these
 _RX_BYTES, _TX_BYTES, _DEVICE_COLUMNS = 0, 8, 16
 
 
-class HostCollector:
+class HostCollector(Collector):
     """Reads proc/ below `root`. Processor shares are those of the time between two rounds: the first has none."""
 
     name = "host"
@@ -43,10 +43,10 @@ class HostCollector:
             (self._read_network, (_RECEIVED, _SENT)),
         ):
             try:
-                found, gaps = read()
+                series_values, gaps = read()
             except UnreadableError as error:
-                found, gaps = [], dict.fromkeys(families, error.reason)
-            readings += found
+                series_values, gaps = [], dict.fromkeys(families, error.reason)
+            readings += series_values
             missing += [Missing(family, "", reason) for family, reason in gaps.items()]
         return Collected(readings, missing)
 
@@ -97,7 +97,7 @@ class HostCollector:
         return readings, gaps
 
     def _read_network(self) -> tuple[list[Reading], dict[str, Reason]]:
-        found: dict[tuple[str, Labels], float] = {}
+        series_values: dict[tuple[str, Labels], float] = {}
         for line in _read_table(self._proc / "net" / "dev")[: _DEVICES + 2]:
             name, colon, rest = line.rpartition(b":")
             columns = _numbers(rest.split())
@@ -107,9 +107,9 @@ class HostCollector:
             if len(name.strip()) > _NAME_BYTES or not device.isprintable():
                 continue
             labels: Labels = (("device", device),)
-            found.setdefault((_RECEIVED, labels), float(columns[_RX_BYTES]))
-            found.setdefault((_SENT, labels), float(columns[_TX_BYTES]))
-        readings = [Reading(*series, value) for series, value in found.items()]
+            series_values.setdefault((_RECEIVED, labels), float(columns[_RX_BYTES]))
+            series_values.setdefault((_SENT, labels), float(columns[_TX_BYTES]))
+        readings = [Reading(*series, value) for series, value in series_values.items()]
         return readings, {} if readings else {_RECEIVED: "malformed", _SENT: "malformed"}
 
 

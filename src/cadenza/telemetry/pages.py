@@ -1,4 +1,4 @@
-"""What the exporter answers, without sockets: bytes of a head → `Request` → `Answer` → bytes. Parsing is httptools'."""
+"""What the exporter responds, without sockets: `PageRequest` → `Response`."""
 
 import gzip
 import threading
@@ -8,8 +8,6 @@ from html import escape
 from http import HTTPStatus
 from typing import NamedTuple
 from wsgiref.handlers import format_date_time
-
-import httptools
 
 from cadenza.telemetry.exposition import OPENMETRICS_TYPE, TEXT_TYPE, Kept, Table, render
 from cadenza.telemetry.sampler import State
@@ -28,70 +26,21 @@ _ALWAYS = (
 )
 
 
-class Request(NamedTuple):
-    """One request's head. `path` is without its query; header names are lower case, the last of equals wins."""
+class PageRequest(NamedTuple):
+    """One request. `path` is without its query; header names are lower case, the last of equals wins."""
 
     method: str
     path: str
     headers: dict[str, str]
-    keep_alive: bool
 
 
-class Answer(NamedTuple):
-    """`headers` beside those that every answer has."""
+class Response(NamedTuple):
+    """`headers`: in addition to those that every response has."""
 
     status: HTTPStatus
     type: str
     body: bytes
     headers: tuple[tuple[str, str], ...] = ()
-
-
-class BadRequestError(Exception):
-    """Bytes that are no request, or one that brings a body; answer `status`, and close."""
-
-    def __init__(self, status: HTTPStatus) -> None:
-        super().__init__(status.phrase)
-        self.status = status
-
-
-class _Head:
-    """What httptools tells of a head. What it knows of a connection it knows only while it tells."""
-
-    def __init__(self) -> None:
-        self.parser = httptools.HttpRequestParser(self)
-        self.url = b""
-        self.headers: dict[str, str] = {}
-        self.version = ""
-        self.keep_alive = False
-        self.complete = False
-
-    def on_url(self, url: bytes) -> None:
-        self.url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-
-    def on_headers_complete(self) -> None:
-        self.version = self.parser.get_http_version()
-        self.keep_alive = self.parser.should_keep_alive()
-
-    def on_message_complete(self) -> None:
-        self.complete = True
-
-
-def parse(head: bytes) -> Request:
-    """The request that `head` is, its empty last line included. BadRequestError for all else, bodies included."""
-    told = _Head()
-    try:
-        told.parser.feed_data(head)
-        path = httptools.parse_url(told.url).path or b"/"
-    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-        raise BadRequestError(HTTPStatus.BAD_REQUEST) from None
-    if told.version not in ("1.0", "1.1"):
-        raise BadRequestError(HTTPStatus.BAD_REQUEST)
-    if not told.complete:
-        raise BadRequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-    return Request(told.parser.get_method().decode(), path.decode("latin-1"), told.headers, told.keep_alive)
 
 
 class Site:
@@ -110,25 +59,25 @@ class Site:
         self._scrapes = 0
         self._kept: Kept = {}
         self._lock = threading.Lock()
-        self._pages: dict[str, Callable[[Request], Answer]] = {
+        self._pages: dict[str, Callable[[PageRequest], Response]] = {
             "/metrics": self._metrics,
             "/": self._landing,
             "/-/healthy": self._healthy,
         }
 
-    def answer(self, request: Request, access: Access) -> Answer:
-        """A HEAD is answered as a GET: who sends it leaves the body out."""
+    def answer(self, request: PageRequest, access: Access) -> Response:
+        """A HEAD has the response of a GET; the server leaves the body out."""
         if not access.auth.allows(request.headers.get("authorization")):
-            ask = ("WWW-Authenticate", 'Basic realm="cadenza exporter", charset="UTF-8"')
-            return say(HTTPStatus.UNAUTHORIZED, ask)
+            challenge = ("WWW-Authenticate", 'Basic realm="cadenza exporter", charset="UTF-8"')
+            return status_page(HTTPStatus.UNAUTHORIZED, challenge)
         page = self._pages.get(request.path)
         if page is None:
-            return say(HTTPStatus.NOT_FOUND)
+            return status_page(HTTPStatus.NOT_FOUND)
         if request.method not in ("GET", "HEAD"):
-            return say(HTTPStatus.METHOD_NOT_ALLOWED, ("Allow", "GET, HEAD"))
+            return status_page(HTTPStatus.METHOD_NOT_ALLOWED, ("Allow", "GET, HEAD"))
         return page(request)
 
-    def _metrics(self, request: Request) -> Answer:
+    def _metrics(self, request: PageRequest) -> Response:
         with self._lock:
             scrapes = self._scrapes
             self._scrapes += 1
@@ -138,12 +87,12 @@ class Site:
         if len(body) >= _GZIP_BYTES and wants_gzip(request.headers.get("accept-encoding", "")):
             body = gzip.compress(body, compresslevel=1, mtime=0)
             headers += (("Content-Encoding", "gzip"),)
-        return Answer(HTTPStatus.OK, OPENMETRICS_TYPE if openmetrics else TEXT_TYPE, body, headers)
+        return Response(HTTPStatus.OK, OPENMETRICS_TYPE if openmetrics else TEXT_TYPE, body, headers)
 
-    def _healthy(self, request: Request) -> Answer:
-        return say(HTTPStatus.OK)
+    def _healthy(self, request: PageRequest) -> Response:
+        return status_page(HTTPStatus.OK)
 
-    def _landing(self, request: Request) -> Answer:
+    def _landing(self, request: PageRequest) -> Response:
         states = self._states()
         table = self._tabulate(states, self._scrapes)
         title = f"cadenza exporter {escape(self._version)}"
@@ -151,10 +100,10 @@ class Site:
             f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{title}</title></head><body>',
             f'<h1>{title}</h1><p><a href="/metrics">Metrics</a>, <a href="/-/healthy">health</a></p>',
             f"<h2>Cards</h2>{_table(('address', 'product', 'state'), _cards(table))}",
-            f"<h2>Collectors</h2>{_table(('collector', 'state', 'last round', 'not to be had'), map(_row, states))}",
+            f"<h2>Collectors</h2>{_table(('collector', 'state', 'last round', 'unreadable'), map(_row, states))}",
             "</body></html>\n",
         ]
-        return Answer(HTTPStatus.OK, _HTML, "\n".join(lines).encode("utf-8", errors="replace"))
+        return Response(HTTPStatus.OK, _HTML, "\n".join(lines).encode("utf-8", errors="replace"))
 
 
 def wants_openmetrics(accept: str) -> bool:
@@ -176,20 +125,17 @@ def wants_gzip(accept_encoding: str) -> bool:
     return False
 
 
-def say(status: HTTPStatus, *headers: tuple[str, str]) -> Answer:
-    """`status` in words, and nothing else."""
-    return Answer(status, _TEXT, f"{status.phrase}\n".encode(), headers)
+def status_page(status: HTTPStatus, *headers: tuple[str, str]) -> Response:
+    """A page of the phrase of `status`."""
+    return Response(status, _TEXT, f"{status.phrase}\n".encode(), headers)
 
 
 def _cards(table: Table) -> list[tuple[str, str, str]]:
     """Address, product and state of every card; of one that is gone the product is not known any more."""
-    rows = []
-    for maker in ("amdgpu", "nvidia"):
-        products = {info["gpu"]: info["product"] for info in map(dict, table.get(f"{maker}_info", {}))}
-        states = {gpu: "up" if up else "down" for ((_, gpu),), up in table.get(f"{maker}_up", {}).items()}
-        states |= {gpu: "asleep" for ((_, gpu),), asleep in table.get(f"{maker}_suspended", {}).items() if asleep}
-        rows += [(gpu, products.get(gpu, ""), states.get(gpu, "")) for gpu in {**products, **states}]
-    return rows
+    products = {info["gpu"]: info["product"] for info in map(dict, table.get("gpu_info", {}))}
+    states = {labels[0][1]: "up" if up else "down" for labels, up in table.get("gpu_up", {}).items()}
+    states |= {labels[0][1]: "asleep" for labels, asleep in table.get("gpu_suspended", {}).items() if asleep}
+    return [(gpu, products.get(gpu, ""), states.get(gpu, "")) for gpu in {**products, **states}]
 
 
 def _row(state: State) -> tuple[str, str, str, str]:
@@ -203,13 +149,11 @@ def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return f"<table><tr>{head}</tr>{body}</table>"
 
 
-def format_answer(answer: Answer, access: Access, *, keep_alive: bool, head_only: bool = False) -> bytes:
-    """The bytes of `answer`; headers of the web config win over our own."""
-    headers = dict(_ALWAYS) | dict(access.headers) | dict(answer.headers)
+def list_headers(response: Response, access: Access) -> dict[str, str]:
+    """The headers of `response`; those of the web config win over the exporter's own."""
+    headers = dict(_ALWAYS) | dict(access.headers) | dict(response.headers)
     # Not email.utils: with CPython 3.11 its way leaves some bytes behind at every call.
     headers["Date"] = format_date_time(time.time())
-    headers["Content-Type"] = answer.type
-    headers["Content-Length"] = str(len(answer.body))
-    headers["Connection"] = "keep-alive" if keep_alive else "close"
-    lines = [f"HTTP/1.1 {answer.status.value} {answer.status.phrase}", *(f"{k}: {v}" for k, v in headers.items())]
-    return "\r\n".join([*lines, "", ""]).encode("latin-1") + (b"" if head_only else answer.body)
+    headers["Content-Type"] = response.type
+    headers["Content-Length"] = str(len(response.body))
+    return headers

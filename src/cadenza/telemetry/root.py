@@ -5,7 +5,7 @@ import os
 import re
 from pathlib import Path
 
-from cadenza.telemetry.reading import Reason
+from cadenza.readings import Reason
 
 _TEXT_BYTES = 64 << 10
 # As the kernel prints them: `int` alone would also take 1_000, other scripts' digits, and a megabyte of them.
@@ -28,7 +28,7 @@ _REASONS: dict[int, Reason] = {
 
 
 class UnreadableError(Exception):
-    """A file gave nothing; `reason` says why."""
+    """A file could not be read; `reason` is why."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
@@ -40,7 +40,7 @@ def read_bytes(path: Path | str, limit: int = _TEXT_BYTES) -> bytes:
     try:
         # Dozens of files a card, twice a second: without file objects they cost half. Kept open they would cost a
         # fifth, but fifty cards need more of them than a process may have, and a file that was replaced, by a driver
-        # that was loaded anew or by the simulated board, would go on telling what it was.
+        # that was loaded anew or by the simulated board, would go on showing the old values.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.read(descriptor, limit)

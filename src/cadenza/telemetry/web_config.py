@@ -1,4 +1,4 @@
-"""The web-config file of Prometheus's own exporters: TLS, client certificates and basic auth.
+"""The web-config file of the Prometheus exporters: TLS, client certificates and basic auth.
 
 Format: github.com/prometheus/exporter-toolkit, docs/web-configuration.md. What is not listed in `WebConfig` is refused
 by name, since a security setting that is read over is worse than none. Paths are relative to the file's folder.
@@ -22,7 +22,7 @@ from cadenza.errors import UsageError
 from cadenza.record import printable
 
 _FILE_BYTES = 256 << 10
-# bcrypt looks at no more of a password than this.
+# bcrypt ignores the rest of a longer password.
 _PASSWORD_BYTES = 72
 _CREDENTIALS_BYTES = 2048
 _CACHED = 64
@@ -48,7 +48,7 @@ _HEADERS = frozenset(
 
 
 class TlsServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`client_auth_type`: with a `client_ca_file`, that clients must show a certificate of it, unless it says less."""
+    """`client_auth_type`: with a `client_ca_file`, clients must present a certificate of it by default."""
 
     cert_file: str
     key_file: str
@@ -86,9 +86,9 @@ def load(file: Path) -> WebConfig:
         # An empty file is a config without settings.
         config = msgspec.yaml.decode(text, type=WebConfig | None) or WebConfig()
     except msgspec.ValidationError as error:
-        raise UsageError(f"the web config {file} makes no sense: {_told(str(error))}") from None
+        raise UsageError(f"{file}: invalid web config: {_quote(str(error))}") from None
     except (ValueError, RecursionError) as error:
-        # YAML's own message may quote the text, hashes and all: only the place is told.
+        # YAML's own message may quote the text, hashes and all: only the place is reported.
         at = re.search(r"line \d+", str(error))
         raise UsageError(f"the web config {file} is no YAML text{f' ({at[0]})' if at else ''}") from None
     if config.basic_auth_users and importlib.util.find_spec("bcrypt") is None:
@@ -96,20 +96,20 @@ def load(file: Path) -> WebConfig:
     for user, hashed in config.basic_auth_users.items():
         if ":" in user or not _HASH.fullmatch(hashed):
             raise UsageError(
-                f"the web config {file}: the user '{_told(user)}' needs a name without a colon and a bcrypt hash of "
+                f"the web config {file}: the user '{_quote(user)}' needs a name without a colon and a bcrypt hash of "
                 "cost 4 to 17 (`htpasswd -nBC 10 USER` makes one)"
             )
     for name, value in config.http_server_config.headers.items():
         if name not in _HEADERS or not (value.isascii() and value.isprintable()):
             raise UsageError(
                 f"the web config {file}: http_server_config.headers takes {', '.join(sorted(_HEADERS))}, "
-                f"each a line of ASCII, not '{_told(name)}'"
+                f"each a line of ASCII, not '{_quote(name)}'"
             )
     return config
 
 
 def make_context(config: TlsServerConfig, folder: Path) -> ssl.SSLContext:
-    """The server side of TLS as `config` says, files below `folder`; UsageError where one of them is no use."""
+    """The server side of TLS by `config`, files below `folder`; UsageError where one of them is unusable."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     least, most = _VERSIONS[config.min_version], _VERSIONS[config.max_version]
     if least > most:
@@ -121,7 +121,7 @@ def make_context(config: TlsServerConfig, folder: Path) -> ssl.SSLContext:
         # A key with a passphrase would ask for it on the terminal.
         context.load_cert_chain(cert, key, password=b"")
     except (OSError, ssl.SSLError) as error:
-        files = f"the certificate {_told(str(cert))} and the key {_told(str(key))}"
+        files = f"the certificate {_quote(str(cert))} and the key {_quote(str(key))}"
         raise UsageError(f"{files} cannot be used: {_why(error)}") from None
     wanted = config.client_auth_type
     if config.client_ca_file is None:
@@ -134,12 +134,12 @@ def make_context(config: TlsServerConfig, folder: Path) -> ssl.SSLContext:
     try:
         context.load_verify_locations(authority)
     except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"the client authority {_told(str(authority))} cannot be used: {_why(error)}") from None
+        raise UsageError(f"the client authority {_quote(str(authority))} cannot be used: {_why(error)}") from None
     context.verify_mode = ssl.CERT_OPTIONAL if wanted == "VerifyClientCertIfGiven" else ssl.CERT_REQUIRED
     return context
 
 
-def _told(text: str) -> str:
+def _quote(text: str) -> str:
     """A piece of the file in a message: one line, without what may be a hash that stands in the wrong place."""
     return printable(_LIKE_A_HASH.sub("(a hash)", text))
 
@@ -168,8 +168,8 @@ class BasicAuth:
         self._turn = threading.Lock()
 
     @property
-    def asks(self) -> bool:
-        """Whether anybody is asked for a password."""
+    def is_required(self) -> bool:
+        """Whether a password is required."""
         return bool(self._users)
 
     def allows(self, header: str | None) -> bool:
@@ -222,15 +222,15 @@ class Access(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
     @property
-    def asks(self) -> bool:
+    def is_required(self) -> bool:
         """Whether a stranger is kept out."""
-        return self.auth.asks or (self.tls is not None and self.tls.verify_mode == ssl.CERT_REQUIRED)
+        return self.auth.is_required or (self.tls is not None and self.tls.verify_mode == ssl.CERT_REQUIRED)
 
 
-class Watch:
+class ConfigWatch:
     """The access of a web config file, read again where the file or one that it names has changed: keys get renewed.
 
-    A change for the worse is told on stderr, and the old access stays. No `file`: nothing is asked of anybody.
+    An invalid change is reported on stderr and has no effect. No `file`: neither TLS nor a password.
     UsageError where the file is wrong from the start.
     """
 

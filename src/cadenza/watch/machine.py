@@ -1,7 +1,7 @@
 """Watching the machine while a sweep runs: the engine's page at the edges of points, and samples in between.
 
-Who samples is `sampling`'s process in real time and `virtual`'s hook in virtual time. What cannot be seen is said, and
-the sweep goes on.
+In real time `realtime`'s process samples, in virtual time `virtual`'s hook. What cannot be read is reported, and the
+sweep continues.
 """
 
 import contextlib
@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from cadenza.clock import Clock
-from cadenza.errors import TargetError
+from cadenza.errors import TargetError, UsageError
 from cadenza.load.fetch import Headers, Page, fetch
 from cadenza.load.target import Target, resolve
 from cadenza.load.transport import Transport
+from cadenza.readings import Labels, Reading, ReadingTable, Reason
 from cadenza.spec import Telemetry
-from cadenza.store.telemetry import Header, TelemetryFile, TelemetryLog, TelemetryReader
+from cadenza.store.telemetry import Header, TelemetryFile, TelemetryReader
 from cadenza.telemetry.engine_page import read_page
 from cadenza.telemetry.engine_state import EngineState, Histogram
-from cadenza.telemetry.reading import Reason
 
 EDGE = "edge"
 _SCRAPE_S = 5.0
@@ -26,15 +26,15 @@ _STATUS: dict[int, Reason] = {401: "denied", 403: "denied", 404: "absent", 405: 
 
 
 class Scraped(NamedTuple):
-    """Values by series key, and why there are none."""
+    """The readings of the engine's pages, and why there are none."""
 
-    values: dict[str, float]
+    readings: list[Reading]
     missing: Reason | None
 
 
 def scrape(transport: Transport, pages: Sequence[Page], *, whole: bool) -> Scraped:
-    """The engine's state from all its pages; `whole`: with the histograms, bucket by bucket. Never raises."""
-    values: dict[str, float] = {}
+    """The engine's state from all its pages; `whole`: with the histograms' buckets. Never raises."""
+    readings: list[Reading] = []
     missing: Reason | None = None
     for number, page in enumerate(pages):
         try:
@@ -46,44 +46,54 @@ def scrape(transport: Transport, pages: Sequence[Page], *, whole: bool) -> Scrap
         if not states:
             missing = _STATUS.get(answer.status, "absent" if answer.status == 200 else "failed")
         for model, state in states.items():
-            values |= flatten(state, f"engine={state.engine},target={number}", model, whole=whole)
-    return Scraped(values, missing if not values else None)
+            readings += read_state(state, number, model, whole=whole)
+    return Scraped(readings, missing if not readings else None)
 
 
-def flatten(state: EngineState, labels: str, model: str, *, whole: bool) -> dict[str, float]:
-    """A state as values by series key; what it does not say is not there."""
-    values: dict[str, float] = {}
+def read_state(state: EngineState, target: int, model: str, *, whole: bool) -> list[Reading]:
+    """A state as readings of the base URL with that number; a field that is None has none. `whole`: with buckets."""
+    labels = engine_labels(state.engine, target, model)
+    readings: list[Reading] = []
     for name in EngineState.__struct_fields__:
-        found = getattr(state, name)
-        if isinstance(found, Histogram):
-            values[f"{name}_count{{{labels},model={model}}}"] = found.count
-            values[f"{name}_sum{{{labels},model={model}}}"] = found.sum
+        value = getattr(state, name)
+        if isinstance(value, Histogram):
+            readings.append(Reading(f"{name}_count", labels, value.count))
+            readings.append(Reading(f"{name}_sum", labels, value.sum))
             if whole:
-                for bound, count in zip(found.bounds, found.cumulative, strict=True):
-                    values[f"{name}_bucket{{{labels},le={bound:g},model={model}}}"] = count
-        elif isinstance(found, float | int):
-            values[f"{name}{{{labels},model={model}}}"] = float(found)
-    return values
+                readings += [
+                    Reading(f"{name}_bucket", (*labels, ("le", f"{bound:g}")), count)
+                    for bound, count in zip(value.bounds, value.cumulative, strict=True)
+                ]
+        elif isinstance(value, float | int):
+            readings.append(Reading(name, labels, float(value)))
+    return readings
+
+
+def engine_labels(engine: str, target: int, model: str) -> Labels:
+    """Whose page, of which base URL (from 0), of which model."""
+    return ("engine", engine), ("target", str(target)), ("model", model)
 
 
 class Sampling(Protocol):
-    """Who looks between the edges of points, too: a process of its own (`sampling`), or virtual time (`virtual`)."""
+    """Samples between the edges of points: a process (`realtime`), or in virtual time (`virtual`)."""
 
     def start(self) -> str:
-        """Begin; what there is to see, in words."""
+        """Begin sampling; what is sampled, in words."""
         ...
 
-    def look(self, now_ns: int) -> None:
-        """A point begins or ends."""
+    def poll(self, now_ns: int) -> None:
+        """Take a sample: a point begins or ends."""
         ...
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop sampling."""
         ...
 
 
 class MachineWatch:
-    """What the runner asks: the engine's page at a point's edges, and all that has been seen until now.
+    """The engine's page at a point's edges, and all readings until now.
+
+    description   what is sampled, in words
 
     A context manager, within which the sampling goes on.
 
@@ -101,25 +111,30 @@ class MachineWatch:
         make_sampling: Callable[[TelemetryFile, Sequence[Page]], Sampling],
     ) -> None:
         """OSError: the file cannot be written."""
-        self.told = ""
+        self.description = ""
         self._transport = transport
         self._clock = clock
         self._pages = pages
         self._make_sampling = make_sampling
         self._file = TelemetryFile(folder, header)
         self._reader = TelemetryReader(folder)
-        self._seen = TelemetryLog(header.server_here, [], [], header.interval_s)
+        self._seen = ReadingTable(header.server_here, [], [], header.interval_s)
         self._refused: set[Reason] = set()
         self._sampling: Sampling | None = None
 
     def __enter__(self) -> "MachineWatch":
+        """UsageError: two collectors have the same series."""
         first = scrape(self._transport, self._pages, whole=False)
-        if not first.values:
+        if not first.readings:
             self._pages = ()
-            self._tell_missing(first.missing or "absent")
-        engine = "engine metrics" if first.values else f"no engine metrics ({first.missing or 'absent'})"
+            self._write_missing(first.missing or "absent")
+        engine = "engine metrics" if first.readings else f"no engine metrics ({first.missing or 'absent'})"
         self._sampling = self._make_sampling(self._file, self._pages)
-        self.told = f"{engine}; {self._sampling.start()}"
+        try:
+            self.description = f"{engine}; {self._sampling.start()}"
+        except UsageError:
+            self._file.close()
+            raise
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -131,21 +146,21 @@ class MachineWatch:
     def edge(self, point: int) -> None:
         """Read the engine's counters now, before the point's first request or after its last answer."""
         if self._sampling is not None:
-            self._sampling.look(self._clock.now_ns())
-        found = scrape(self._transport, self._pages, whole=True)
-        with contextlib.suppress(OSError):  # a full disk is the records' to tell
-            if found.values:
-                self._file.sample(EDGE, found.values, self._clock.now_ns, point)
-        if found.missing is not None:
-            self._tell_missing(found.missing)
+            self._sampling.poll(self._clock.now_ns())
+        page = scrape(self._transport, self._pages, whole=True)
+        with contextlib.suppress(OSError):  # a full disk is reported where records are written
+            if page.readings:
+                self._file.sample(EDGE, page.readings, self._clock.now_ns, point)
+        if page.missing is not None:
+            self._write_missing(page.missing)
 
-    def _tell_missing(self, why: Reason) -> None:
+    def _write_missing(self, why: Reason) -> None:
         if why not in self._refused:
             self._refused.add(why)
             with contextlib.suppress(OSError):
                 self._file.missing(EDGE, [("page", "", why, 1)], self._clock.now_ns)
 
-    def seen(self) -> TelemetryLog:
+    def seen(self) -> ReadingTable:
         """Everything until now."""
         fresh = self._reader.read()
         self._seen.samples.extend(fresh.samples)
@@ -154,12 +169,12 @@ class MachineWatch:
 
 
 def find_pages(settings: Telemetry, targets: Sequence[Target], headers: Headers) -> list[Page]:
-    """Where the engine's metrics are: below each base URL, or where the settings say.
+    """Where the engine's metrics are: below each base URL, or the URL of the settings.
 
-    A page of another host than the run's gets no key of the run's. TargetError: nothing answers where they say.
+    A page of another host than the run's gets no key of the run's. TargetError: that URL does not answer.
     """
     if settings.metrics_url is None:
         return [Page(target, "/metrics", headers) for target in targets]
-    found = resolve(settings.metrics_url)
-    known = any(target.origin.host == found.origin.host for target in targets)
-    return [Page(found, "" if found.prefix else "/metrics", headers if known else ())]
+    elsewhere = resolve(settings.metrics_url)
+    known = any(target.origin.host == elsewhere.origin.host for target in targets)
+    return [Page(elsewhere, "" if elsewhere.prefix else "/metrics", headers if known else ())]

@@ -1,4 +1,4 @@
-"""Sampling in real time: in a process of its own, which shares nothing with the client but the clock and a file.
+"""Sampling in real time: in a process of its own, which shares only the clock and a file with the client.
 
 It is forked, of low priority, keeps off the core that a worker of the client takes, and ends with its parent. Where it
 ends before that (the kernel was short of memory, or somebody killed it) the run hears of it at the next edge of a
@@ -8,7 +8,6 @@ point, and starts it anew.
 import contextlib
 import gc
 import itertools
-import json
 import os
 import select
 import signal
@@ -19,26 +18,36 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
+
 from cadenza.clock import Clock
+from cadenza.errors import UsageError
 from cadenza.load.fetch import Page
 from cadenza.load.transport import Transport
+from cadenza.readings import Collected, Collector
 from cadenza.store.telemetry import Header, TelemetryFile
-from cadenza.telemetry.kernel.log import KernelLog
-from cadenza.telemetry.reading import Collected, Collector
-from cadenza.telemetry.sampler import Sampler
+from cadenza.telemetry.sampler import Sampler, State, check_series
 from cadenza.watch.machine import scrape
 
 SAMPLER = "sampler"
 _FIRST_ROUND_S = 2.0
-_LAST_WORDS_S = 4.0
+_FLUSH_S = 4.0
 _NICE = 10
 _OPEN_AT_MOST = 1 << 20
-# What kills it again and again is not outwitted; the run goes on without.
+# What kills it repeatedly is likely to do so again; the run continues without it.
 _STARTED_ANEW_AT_MOST = 3
 
 
-class Kept:
-    """A collector whose every round goes to the file as it ends; what was not to be had is told once, then counted."""
+class _FirstRound(msgspec.Struct):
+    """What the sampler reports of its first round: series by collector, and two collectors that have the same one."""
+
+    counts: dict[str, int]
+    clash: str
+    started: bool = True
+
+
+class Kept(Collector):
+    """A collector whose every round goes to the file as it ends; a missing value is written once, then counted."""
 
     def __init__(self, inner: Collector, file: TelemetryFile, now_ns: Callable[[], int]) -> None:
         self.name = inner.name
@@ -48,21 +57,18 @@ class Kept:
         self._now_ns = now_ns
 
     def collect(self) -> Collected:
-        found = self._inner.collect()
-        values = {_key(reading.name, reading.labels): reading.value for reading in found.readings}
-        if values:
-            self._file.sample(self.name, values, self._now_ns)
-        gaps = [(gap.name, gap.gpu, gap.reason) for gap in found.missing]
+        collected = self._inner.collect()
+        if collected.readings:
+            self._file.sample(self.name, collected.readings, self._now_ns)
+        gaps = [(gap.name, gap.gpu, gap.reason) for gap in collected.missing]
         fresh = [(*gap, 1) for gap in dict.fromkeys(gaps) if gap not in self.missed]
         self.missed.update(gaps)
         if fresh:
             self._file.missing(self.name, fresh, self._now_ns)
-        return found
+        return collected
 
     def close(self) -> None:
-        """End what it runs beside itself, if anything."""
-        if isinstance(self._inner, KernelLog):
-            self._inner.close()
+        self._inner.close()
 
     def sum_up(self) -> None:
         """Append how often each thing was missed."""
@@ -70,8 +76,8 @@ class Kept:
             self._file.missing(self.name, [(*gap, count) for gap, count in self.missed.items()], self._now_ns)
 
 
-class EnginePage:
-    """The engine's gauges and counters as a collector's rounds, over a transport of its own."""
+class EnginePage(Collector):
+    """The engine's gauges and counters as a collector's rounds, over a separate transport."""
 
     name = "engine"
 
@@ -85,11 +91,11 @@ class EnginePage:
         self._now_ns = now_ns
 
     def collect(self) -> Collected:
-        found = scrape(self._transport, self._pages, whole=False)
-        if found.values:
-            self._file.sample(self.name, found.values, self._now_ns)
-        if found.missing is not None:
-            gap = ("page", "", found.missing)
+        page = scrape(self._transport, self._pages, whole=False)
+        if page.readings:
+            self._file.sample(self.name, page.readings, self._now_ns)
+        if page.missing is not None:
+            gap = ("page", "", page.missing)
             if gap not in self.missed:
                 self._file.missing(self.name, [(*gap, 1)], self._now_ns)
             self.missed[gap] += 1
@@ -105,10 +111,10 @@ class SamplerProcess:
     """`watch.Sampling` in real time.
 
     file, header      where the run notes that the sampler ended; the sampler opens the same file in `folder` itself
-    interval_s        between two looks, in real time, whatever the run's `clock` is
+    interval_s        between two samples, in real time, whatever the run's `clock` is
     make_collectors   called in the sampler's process, for collectors of this machine
     make_transport    likewise, for the engine's `pages`
-    say               told of an early end, in one line
+    notify            called with one line when the process ends early
     """
 
     def __init__(
@@ -119,7 +125,7 @@ class SamplerProcess:
         clock: Clock,
         make_collectors: Callable[[], Sequence[Collector]],
         make_transport: Callable[[], contextlib.AbstractContextManager[Transport]],
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
         file: TelemetryFile,
         pages: Sequence[Page],
     ) -> None:
@@ -129,7 +135,7 @@ class SamplerProcess:
         self._clock = clock
         self._make_collectors = make_collectors
         self._make_transport = make_transport
-        self._say = say
+        self._notify = notify
         self._file = file
         self._pages = pages
         self._child: tuple[int, int] | None = None
@@ -141,7 +147,17 @@ class SamplerProcess:
         return None if self._child is None else self._child[0]
 
     def start(self) -> str:
-        """Fork the sampler; what it saw in its first round, in words. None runs where the kernel refuses the fork."""
+        """Fork the sampler; what it read in its first round, in words. None runs where the kernel refuses the fork.
+
+        UsageError: two collectors have the same series.
+        """
+        first = self._fork()
+        if first.clash:
+            self.end()
+            raise UsageError(first.clash)
+        return _describe(first)
+
+    def _fork(self) -> _FirstRound:
         pipes: list[int] = []
         try:
             pipes += os.pipe()
@@ -153,51 +169,54 @@ class SamplerProcess:
         except OSError:
             for end in pipes:
                 os.close(end)
-            return _describe(b"")
-        alive, mine, heard, theirs = pipes
+            return _FirstRound({}, "", started=False)
+        alive, ours, heard, theirs = pipes
         if child == 0:
-            os.close(mine)
+            os.close(ours)
             os.close(heard)
             self._be_sampler(alive, theirs)
         os.close(alive)
         os.close(theirs)
-        self._child = (child, mine)
+        self._child = (child, ours)
         try:
-            said = os.read(heard, 4096) if _readable(heard, _FIRST_ROUND_S + 1) else b""
+            answer = os.read(heard, 4096) if _readable(heard, _FIRST_ROUND_S + 1) else b""
         finally:
             os.close(heard)
-        return _describe(said)
+        try:
+            return msgspec.json.decode(answer, type=_FirstRound)
+        except (msgspec.MsgspecError, UnicodeError):
+            return _FirstRound({}, "", started=False)
 
-    def look(self, now_ns: int) -> None:
-        """Whether it still runs; if not, note it in the file and start it anew, so often at most."""
+    def poll(self, now_ns: int) -> None:
+        """Restart the process if it has ended, up to 3 times, and write that to the file."""
         if self._note_death(again=self._deaths < _STARTED_ANEW_AT_MOST) and self._deaths <= _STARTED_ANEW_AT_MOST:
-            self.start()
+            self._fork()
             if self._child is None:
-                self._tell("the sampler cannot be started anew; the machine is watched no more")
+                self._report("the sampler cannot be restarted; the machine is no longer sampled")
 
     def end(self) -> None:
-        """Let it say its last words and end it."""
+        """Let it write its counts, then stop it and wait."""
         if self._child is not None and not self._note_death(again=False):
             _end(*self._child)
             self._child = None
 
     def _note_death(self, *, again: bool) -> bool:
-        """Whether it has ended by itself since it was asked last; `again`: it will be started anew."""
+        """Whether it has ended by itself since the last call; `again`: it will be restarted."""
         how = None if self._child is None else _how_it_ended(self._child[0])
         if self._child is None or how is None:
             return False
         os.close(self._child[1])
         self._child = None
         self._deaths += 1
-        with contextlib.suppress(OSError):  # a full disk is the records' to tell
+        with contextlib.suppress(OSError):  # a full disk is reported where records are written
             self._file.mend()
             self._file.missing(SAMPLER, [(SAMPLER, "", "failed", self._deaths)], self._clock.now_ns)
-        what = "it is started anew" if again else "the machine is watched no more"
-        self._tell(f"the sampler ended early ({how}); {what}")
+        what = "restarting it" if again else "the machine is no longer sampled"
+        self._report(f"the sampler ended early ({how}); {what}")
         return True
 
-    def _tell(self, what: str) -> None:
-        self._say(f"  {'telemetry':<10} {what}")
+    def _report(self, what: str) -> None:
+        self._notify(f"  {'telemetry':<10} {what}")
 
     def _be_sampler(self, alive: int, theirs: int) -> NoReturn:
         """In the child. An interrupt is the parent's to answer; so is its end."""
@@ -226,22 +245,13 @@ class SamplerProcess:
             sampler = Sampler(rounds, self._interval_s)
             sampler.start()
             sampler.wait(1, _FIRST_ROUND_S)
-            counts = {state.collector: len(state.readings) for state in sampler.states() if state.collector != "engine"}
-            os.write(theirs, json.dumps(counts).encode())
+            os.write(theirs, msgspec.json.encode(_first_round(sampler.states())))
             os.close(theirs)
             while os.getppid() == parent and not _readable(alive, 1.0):
                 pass
             sampler.stop()
             for one in rounds:
                 one.sum_up()
-            for one in kept:
-                one.close()
-
-
-def _key(name: str, labels: Sequence[tuple[str, str]]) -> str:
-    # A comma in a product's name would end it (`analysis.tracks.parse_key`).
-    told = ",".join(f"{label}={value.replace(',', ' ')}" for label, value in labels if value)
-    return f"{name}{{{told}}}" if told else name
 
 
 def _readable(pipe: int, within_s: float) -> bool:
@@ -252,14 +262,21 @@ def _readable(pipe: int, within_s: float) -> bool:
     return bool(waiting.poll(1000 * within_s))
 
 
-def _describe(said: bytes) -> str:
-    """What the first round of each collector brought."""
+def _first_round(states: Sequence[State]) -> _FirstRound:
+    clash = ""
     try:
-        counts = json.loads(said)
-    except ValueError:
+        check_series(states)
+    except UsageError as error:
+        clash = str(error)
+    return _FirstRound({state.collector: len(state.readings) for state in states if state.collector != "engine"}, clash)
+
+
+def _describe(first: _FirstRound) -> str:
+    """How many series each collector has."""
+    if not first.started:
         return "the sampler did not start"
-    seen = [f"{name} ({count} series)" for name, count in counts.items() if count]
-    return ", ".join(seen) if seen else "nothing of the machine"
+    seen = [f"{name} ({count} series)" for name, count in first.counts.items() if count]
+    return ", ".join(seen) if seen else "no machine metrics"
 
 
 def _how_it_ended(child: int) -> str | None:
@@ -275,7 +292,7 @@ def _how_it_ended(child: int) -> str | None:
 
 
 def _let_go(kept: set[int]) -> None:
-    """Close what the parent had open, so that nobody who waits for it to be closed waits for the sampler.
+    """Close what the parent had open, so that no reader of it waits for the sampler.
 
     The objects behind it are not to be collected: they would close the numbers again, which are others' by then.
     """
@@ -300,10 +317,10 @@ def _leave_core() -> None:
             os.sched_setaffinity(0, cores[:-1])
 
 
-def _end(child: int, mine: int) -> None:
-    """Tell it to stop and wait for its last words; one that is stuck in the kernel is left to it."""
-    os.close(mine)
-    for patience_s in (_LAST_WORDS_S, 1.0):
+def _end(child: int, ours: int) -> None:
+    """Ask it to flush and stop, then wait; a process blocked in the kernel is killed."""
+    os.close(ours)
+    for patience_s in (_FLUSH_S, 1.0):
         until = time.monotonic() + patience_s
         while time.monotonic() < until:
             try:

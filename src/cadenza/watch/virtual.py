@@ -22,9 +22,11 @@ from cadenza.engine.core.core import Core, Instance
 from cadenza.engine.profile import Profile
 from cadenza.errors import UsageError
 from cadenza.load.memory import MemoryTransport
+from cadenza.readings import Reading
 from cadenza.store.telemetry import TelemetryFile
 from cadenza.telemetry.cards.amdgpu import AmdgpuCollector
 from cadenza.telemetry.sampler import Sampler
+from cadenza.watch.machine import engine_labels
 from cadenza.watch.realtime import Kept
 
 # Files of two cards, written and read, take a millisecond; the engine's gauges a tenth of that.
@@ -45,15 +47,15 @@ _NAMES = (
 class VirtualSampler:
     """`watch.Sampling` in virtual time, of what is behind `transport`.
 
-    interval_s   between two looks at the engine; at the cards it looks every `CARDS_EVERY_S`, if that is longer, and
-                 at the edges of points. Their busy share is that of all the time since the last look
+    interval_s   between two samples of the engine; cards are sampled every `CARDS_EVERY_S`, if that is longer, and
+                 at the edges of points. Their busy share covers the time since their last sample
     """
 
     def __init__(
         self, transport: MemoryTransport, core: Core, profile: Profile, interval_s: float, file: TelemetryFile
     ) -> None:
         self._transport = transport
-        self._engine = [_Series(instance) for instance in core.instances.values()]
+        self._engine = [_ModelState(instance) for instance in core.instances.values()]
         self._core = core
         self._profile = profile
         self._interval_ns = round(interval_s * NS_PER_S)
@@ -68,27 +70,27 @@ class VirtualSampler:
         return self._now_ns
 
     def start(self) -> str:
-        """From now on; what there is to see, in words."""
+        """Begin sampling; what is sampled, in words."""
         self._now_ns = self._due_ns = self._transport.clock.now_ns()
         cards = "no cards"
         try:
             self._cards = _Cards(self._core, self._profile, self, self._file)
             cards = f"simulated cards ({self._cards.count}) every {self._cards_every_ns / NS_PER_S:g} s"
         except UsageError:
-            self._lack("absent")
+            self._write_missing("absent")
         except OSError:
-            self._lack("failed")
+            self._write_missing("failed")
         self._pass(self._now_ns)
         self._transport.meanwhile = self._pass
         return f"sampled every {self._interval_ns / NS_PER_S:g} s of virtual time; {cards}"
 
-    def look(self, now_ns: int) -> None:
-        """At the cards, so that a point that is shorter than their interval has one."""
+    def poll(self, now_ns: int) -> None:
+        """Sample the cards, so that a point that is shorter than their interval has one."""
         self._now_ns = now_ns
-        self._look_at_cards(0)
+        self._poll_cards(0)
 
     def end(self) -> None:
-        """Look no more; the board's folder goes."""
+        """Stop sampling and remove the board's folder."""
         self._transport.meanwhile = None
         self._leave_cards()
 
@@ -101,50 +103,47 @@ class VirtualSampler:
         while self._due_ns <= until_ns:
             self._now_ns = self._due_ns
             self._due_ns += stride_ns
-            with contextlib.suppress(OSError):  # a full disk is the records' to tell
-                self._file.sample(_ENGINE, self._tell(), self.now_ns)
-            self._look_at_cards(self._cards_every_ns)
+            with contextlib.suppress(OSError):  # a full disk is reported where records are written
+                self._file.sample(_ENGINE, self._read_engine(), self.now_ns)
+            self._poll_cards(self._cards_every_ns)
 
-    def _tell(self) -> dict[str, float]:
-        told: dict[str, float] = {}
-        for series in self._engine:
-            told |= series.tell(self._now_ns)
-        return told
+    def _read_engine(self) -> list[Reading]:
+        return [reading for model in self._engine for reading in model.read(self._now_ns)]
 
-    def _look_at_cards(self, every_ns: int) -> None:
+    def _poll_cards(self, every_ns: int) -> None:
         cards = self._cards
         if cards is None or not cards.is_due(self._now_ns, every_ns):
             return
         try:
-            cards.look(self._now_ns)
+            cards.poll(self._now_ns)
         except (OSError, UsageError):  # no room for its files
             self._leave_cards()
-            self._lack("failed")
+            self._write_missing("failed")
 
     def _leave_cards(self) -> None:
         if self._cards is not None:
             self._cards.close()
             self._cards = None
 
-    def _lack(self, why: str) -> None:
+    def _write_missing(self, why: str) -> None:
         with contextlib.suppress(OSError):
             self._file.missing(AmdgpuCollector.name, [(AmdgpuCollector.name, "", why, 1)], self.now_ns)
 
 
-class _Series:
-    """One model's engine, under the keys that its page of metrics has (`watch.flatten`), histograms left out."""
+class _ModelState:
+    """One model's engine, as the series that its page of metrics has (`watch.machine.read_state`), no histograms."""
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
-        self._keys = [f"{name}{{engine=vllm,target=0,model={instance.metrics.model}}}" for name in _NAMES]
-        self._told: dict[str, float] = {}
+        self._labels = engine_labels("vllm", 0, instance.metrics.model)
+        self._readings: list[Reading] = []
         self._arrivals = -1
 
-    def tell(self, now_ns: int) -> dict[str, float]:
-        """As of `now_ns`. Of an engine that had nothing to do since it was asked, what it told then."""
+    def read(self, now_ns: int) -> list[Reading]:
+        """As of `now_ns`. An engine that has been idle since the last call has the readings of then."""
         instance, arrivals = self._instance, self._instance.metrics.arrivals
         if arrivals == self._arrivals:
-            return self._told
+            return self._readings
         instance.clock.run(now_ns)
         metrics, gauges = instance.read()
         values = (
@@ -153,9 +152,9 @@ class _Series:
             *(sum(metrics.endings.values()), metrics.endings["abort"]),
             *(metrics.cache_queries_tok, metrics.cache_hits_tok),
         )
-        self._told = dict(zip(self._keys, values, strict=True))
+        self._readings = [Reading(name, self._labels, value) for name, value in zip(_NAMES, values, strict=True)]
         self._arrivals = -1 if instance.in_system else arrivals
-        return self._told
+        return self._readings
 
 
 class _Cards:
@@ -164,11 +163,13 @@ class _Cards:
     def __init__(self, core: Core, profile: Profile, clock: VirtualSampler, file: TelemetryFile) -> None:
         """UsageError: the profile names no cards, or one that the board does not know. OSError: no folder."""
         if profile.system is None:
-            raise UsageError(f"the profile {profile.name} does not say which cards it has")
+            raise UsageError(f"the profile {profile.name} names no cards")
         self._core = core
         self._board = Board.for_devices(profile.system.devices, 0)
-        self._taken = [round(profile.limits.gpu_memory_utilization * card.vram_bytes) for card in self._board.cards]
-        self.count = len(self._taken)
+        self._vram_bytes = [
+            round(profile.limits.gpu_memory_utilization * card.vram_bytes) for card in self._board.cards
+        ]
+        self.count = len(self._vram_bytes)
         # In memory where there is such a folder: renamed files on a disk cost ten times as much.
         memory = Path("/dev/shm")
         within = memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
@@ -183,18 +184,18 @@ class _Cards:
         self._busy_ns = 0
 
     def is_due(self, now_ns: int, every_ns: int) -> bool:
-        """Whether the last look is so long ago; two at one instant would know of no time in between."""
+        """Whether the last sample is that long ago; two at one instant have no time in between."""
         return self._seen_ns is None or now_ns - self._seen_ns >= max(1, every_ns)
 
-    def look(self, now_ns: int) -> None:
+    def poll(self, now_ns: int) -> None:
         """Let the board catch up with the engine and read it; OSError, UsageError: its files cannot be written."""
         busy_ns = self._core.busy_ns(now_ns)
         share = 0.0 if self._seen_ns is None else min(1.0, (busy_ns - self._busy_ns) / (now_ns - self._seen_ns))
         self._seen_ns, self._busy_ns = now_ns, busy_ns
-        activities = [card.working(share, taken) for card, taken in zip(self._board.cards, self._taken, strict=True)]
+        activities = [card.working(share, used) for card, used in zip(self._board.cards, self._vram_bytes, strict=True)]
         self._board.advance(now_ns, activities)
         self._board.write(self._root)
-        self._sampler.look()
+        self._sampler.poll()
 
     def close(self) -> None:
         for last in (self._collector.sum_up, self._folder.cleanup):
@@ -204,7 +205,7 @@ class _Cards:
 
 
 def _remove_left(within: Path) -> None:
-    """Our folders of runs that were killed: they are old, and nobody holds their lock."""
+    """Remove the folders of runs that were killed: those that are old and not locked."""
     for folder in within.glob(f"{_FOLDER}*"):
         with contextlib.suppress(OSError):
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.readings import Collected, Missing
 from cadenza.telemetry.cards import amd_smi
 from cadenza.telemetry.families import FAMILIES
-from cadenza.telemetry.reading import Collected, Missing
 
 DATA = Path(__file__).parents[2] / "data/telemetry/amd_smi"
 MIB = 2**20
@@ -29,18 +29,18 @@ def parse(*cards: dict[str, Any]) -> Collected:
 def values(collected: Collected) -> Values:
     """(family without its prefix, card, other labels …) → value; without `up` and `info`."""
     return {
-        (name.removeprefix("amdgpu_"), *(text for _, text in labels)): value
+        (name.removeprefix("gpu_"), *(text for label, text in labels if label != "vendor")): value
         for name, labels, value in collected.readings
-        if name not in ("amdgpu_up", "amdgpu_info")
+        if name not in ("gpu_up", "gpu_info")
     }
 
 
 def up(collected: Collected) -> dict[str, float]:
-    return {labels[0][1]: value for name, labels, value in collected.readings if name == "amdgpu_up"}
+    return {labels[0][1]: value for name, labels, value in collected.readings if name == "gpu_up"}
 
 
 def missing(collected: Collected) -> set[tuple[str, str, str]]:
-    return {(lack.name.removeprefix("amdgpu_"), lack.gpu, lack.reason) for lack in collected.missing}
+    return {(lack.name.removeprefix("gpu_"), lack.gpu, lack.reason) for lack in collected.missing}
 
 
 MI300X: Values = {
@@ -178,9 +178,9 @@ def test_static_before_metric_gives_the_address_and_the_facts() -> None:
         ("temperature_limit_celsius", "mem", "crit"): 105.0,
         ("temperature_limit_celsius", "mem", "emergency"): 115.0,
     }
-    facts = [tuple(text for _, text in labels) for name, labels, _ in collected.readings if name == "amdgpu_info"]
+    facts = [tuple(text for _, text in labels) for name, labels, _ in collected.readings if name == "gpu_info"]
     ids = ("dead", "692400001", "113-M3000100-101")
-    assert facts == [(gpu, "gpu0", "", "gfx942", "AMD Instinct MI300X", "6.12.12", *ids, "SPX")]
+    assert facts == [(gpu, "amd", "gpu0", "", "gfx942", "AMD Instinct MI300X", "6.12.12", *ids, "SPX", "")]
 
 
 def test_constant_facts_alone_are_no_sign_of_life() -> None:
@@ -217,7 +217,7 @@ def test_mirrored_partitions_are_told_once_a_socket() -> None:
         ("power_watts", "gpu2", "instant"): 302.0,
     }
     assert values(collected)["memory_size_bytes", "gpu1", "vram"] == 98296.0 * MIB
-    assert not any(lack.gpu == "gpu1" and lack.name == "amdgpu_power_watts" for lack in collected.missing)
+    assert not any(lack.gpu == "gpu1" and lack.name == "gpu_power_watts" for lack in collected.missing)
 
 
 def test_whole_sockets_each_tell_their_own() -> None:
@@ -319,7 +319,7 @@ def assert_sound(collected: Collected) -> None:
         assert tuple(label for label, _ in labels) == FAMILIES[name].labels
         assert all(text.isprintable() and len(text) <= 128 for _, text in labels)
         assert math.isfinite(value)
-        assert value >= (-50 if name == "amdgpu_temperature_celsius" else 0)
+        assert value >= (-50 if name == "gpu_temperature_celsius" else 0)
         assert not name.endswith("_ratio") or value <= 1
     assert all(lack.name in FAMILIES or (lack.name, lack.gpu) == ("amd_smi", "") for lack in collected.missing)
     assert collected.readings or collected.missing

@@ -12,7 +12,7 @@ def type_of_power(card: dict[str, Any]) -> str:
     (label,) = (
         dict(reading.labels)["type"]
         for reading in amd_smi.parse(json.dumps([card])).readings
-        if reading.name == "amdgpu_power_watts" and reading.value == 100
+        if reading.name == "gpu_power_watts" and reading.value == 100
     )
     return label
 

@@ -50,6 +50,7 @@ def test_who_the_cards_are(mixed: Path) -> None:
     collected = AmdgpuCollector(mixed).collect()
     assert info(collected, MI50) == {
         "gpu": MI50,
+        "vendor": "amd",
         "card": "card1",
         "kfd_node": "1",
         "gfx": "gfx906",
@@ -59,6 +60,7 @@ def test_who_the_cards_are(mixed: Path) -> None:
         "serial": "0123456789ab",
         "vbios": "113-D1631700-111",
         "compute_partition": "",
+        "uuid": "",
     }
     rx = info(collected, RX)
     assert (rx["product"], rx["unique_id"], rx["serial"], rx["gfx"]) == ("AMD Radeon RX 6900 XT", "", "", "gfx1030")

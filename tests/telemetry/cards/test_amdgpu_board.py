@@ -124,7 +124,7 @@ def test_a_card_that_falls_off_is_down_and_the_others_go_on(tmp_path: Path) -> N
 def test_who_the_boards_cards_are(tmp_path: Path) -> None:
     watched = Watched(tmp_path / "board")
     watched.look(1, 0.0)
-    infos = [dict(r.labels) for r in watched.collector.collect().readings if r.name == "amdgpu_info"]
+    infos = [dict(r.labels) for r in watched.collector.collect().readings if r.name == "gpu_info"]
     assert [(info["gpu"], info["card"], info["kfd_node"], info["gfx"]) for info in infos] == [
         ("0000:03:00.0", "card1", "1", "gfx906"),
         ("0000:43:00.0", "card2", "2", "gfx1030"),

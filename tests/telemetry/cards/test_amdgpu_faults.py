@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cadenza.clock import ManualClock
+from cadenza.readings import Missing
 from cadenza.telemetry.cards.amdgpu import AmdgpuCollector
 from cadenza.telemetry.families import FAMILIES
 from cadenza.telemetry.findings import RANGES
-from cadenza.telemetry.reading import Missing
 from support.amdgpu_trees import (
     MI50,
     MI50_TOLD,
@@ -57,10 +57,10 @@ def test_a_card_that_sleeps_is_left_alone(mixed: Path, monkeypatch: pytest.Monke
     collected = AmdgpuCollector(mixed, processes=True).collect()
     assert set(names) == {"uevent", "vendor", "power/runtime_status"}  # what the PCI core knows by itself
     assert told(collected, MI50) == {"suspended": 1, "up": 1}
-    families = {name for name in FAMILIES if name.startswith("amdgpu_") and "process" not in name}
-    others = families - {"amdgpu_pcie_received_bytes_per_second", "amdgpu_pcie_sent_bytes_per_second"}
+    families = {name for name in FAMILIES if name.startswith("gpu_") and "process" not in name}
+    others = families - {"gpu_pcie_received_bytes_per_second", "gpu_pcie_sent_bytes_per_second"}
     assert missing(collected, MI50) == {
-        (name.removeprefix("amdgpu_"), "asleep") for name in others - {"amdgpu_info", "amdgpu_up", "amdgpu_suspended"}
+        (name.removeprefix("gpu_"), "asleep") for name in others - {"gpu_info", "gpu_up", "gpu_suspended"}
     }
     assert told(collected, RX)["busy_ratio"] == 1.0
 

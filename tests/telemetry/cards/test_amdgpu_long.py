@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from cadenza.clock import NS_PER_S, ManualClock
+from cadenza.readings import Reason
 from cadenza.telemetry.cards.amdgpu import AmdgpuCollector
 from cadenza.telemetry.exposition import Kept, Table, render, tabulate
-from cadenza.telemetry.reading import Reason
 from cadenza.telemetry.sampler import Sampler
 from support.amdgpu_trees import SYSFS
 
@@ -94,22 +94,22 @@ class Slot:
 
     def check(self, series: dict[str, float], infos: list[dict[str, str]]) -> None:
         """`series` and `infos` are all that is told of this place."""
-        assert series.pop("amdgpu_up") == (self.state != "gone")
+        assert series.pop("gpu_up") == (self.state != "gone")
         if self.state == "gone":
             assert (series, infos) == ({}, [])
             return
         (info,) = infos
         self.known = self.known or self.state == "awake"
         assert info["serial"] == (f"no. {self.cards}" if self.known else "")
-        assert series.pop("amdgpu_suspended") == (self.state == "asleep")
+        assert series.pop("gpu_suspended") == (self.state == "asleep")
         if self.state == "asleep":
             assert series == {}
         elif self.state == "resetting":
-            assert not series.keys() & {"amdgpu_busy_ratio", "amdgpu_energy_joules_total"}
+            assert not series.keys() & {"gpu_busy_ratio", "gpu_energy_joules_total"}
         else:
-            assert series["amdgpu_busy_ratio"] == self.busy / 100
-            assert series["amdgpu_energy_joules_total"] == pytest.approx(self.joules, rel=1e-12)
-            assert series["amdgpu_pcie_replays_total"] in self.replays
+            assert series["gpu_busy_ratio"] == self.busy / 100
+            assert series["gpu_energy_joules_total"] == pytest.approx(self.joules, rel=1e-12)
+            assert series["gpu_pcie_replays_total"] in self.replays
             self.rested = False
 
     def write(self, name: str, data: str | bytes) -> None:
@@ -136,7 +136,7 @@ def of_each_card(table: Table) -> tuple[dict[str, dict[str, float]], dict[str, l
     for name, family in table.items():
         for labels, value in family.items():
             gpu = dict(labels).get("gpu", "")
-            if name == "amdgpu_info":
+            if name == "gpu_info":
                 infos.setdefault(gpu, []).append(dict(labels))
             else:
                 series.setdefault(gpu, {})[name] = value
@@ -162,7 +162,7 @@ def test_whatever_befalls_cards_the_page_says_what_is_so(
                 turns += 1
             if slot.state in ("awake", "resetting"):
                 slot.work(clock.now_ns())
-        sampler.look()
+        sampler.poll()
         clock.advance_to(clock.now_ns() + STEP_NS)
         (state,) = sampler.states()
         assert state.age_s == 0.5

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.readings import Missing
 from cadenza.telemetry.cards.counters import EnergyCounter, ErrorCounters
 from cadenza.telemetry.findings import Findings
-from cadenza.telemetry.reading import Missing
 
 GPU = "0000:03:00.0"
 SECOND = 10**9
-ERRORS = "amdgpu_ras_errors_total"
+ERRORS = "gpu_ras_errors_total"
 
 
 @given(watts=st.floats(5, 500), step_s=st.floats(0.2, 20), rounds=st.integers(2, 60), start=st.floats(0, 65_000))
@@ -57,10 +57,10 @@ def test_without_a_clock_a_fall_is_a_new_beginning() -> None:
 
 
 def counted(device: Path, counters: ErrorCounters, now_s: float) -> tuple[dict[str, float], list[Missing]]:
-    findings = Findings(GPU)
+    findings = Findings(GPU, "amd")
     counters.read(device, round(now_s * SECOND), findings)
     readings, missing = findings.collect(())
-    told = {".".join(value for _, value in reading.labels[1:]): reading.value for reading in readings}
+    told = {".".join(value for _, value in reading.labels[2:]): reading.value for reading in readings}
     return told, [lack for lack in missing if lack.name == ERRORS]
 
 

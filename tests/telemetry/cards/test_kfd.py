@@ -7,10 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.readings import Missing, Reason
 from cadenza.telemetry.cards import kfd
-from cadenza.telemetry.cards.kfd import Node, Process, Topology, gfx_name, parse_properties, pci_address, read_processes
+from cadenza.telemetry.cards.kfd import (
+    ComputeProcess,
+    Node,
+    Topology,
+    gfx_name,
+    parse_properties,
+    pci_address,
+    read_processes,
+)
 from cadenza.telemetry.findings import Findings
-from cadenza.telemetry.reading import Missing, Reason
 from cadenza.telemetry.root import UnreadableError
 
 SYSFS = Path(__file__).parents[2] / "data/sysfs"
@@ -94,7 +102,7 @@ def test_a_node_that_the_cgroup_hides_is_denied_and_asked_again(
 
     with monkeypatch.context() as patched:
         patched.setattr(kfd, "read_text", refuse)
-        assert topology.read() == (MIXED[:1], [Missing("amdgpu_info", "", "denied")])
+        assert topology.read() == (MIXED[:1], [Missing("gpu_info", "", "denied")])
     assert topology.read() == (MIXED, [])
 
 
@@ -104,17 +112,17 @@ def test_a_node_that_does_not_say_where_it_is(tmp_path: Path, text: str, reason:
     (root / "sys/class/kfd/kfd/topology/nodes/1/properties").write_text(text, encoding="ascii")
     nodes, missing = Topology(root).read()
     assert nodes == MIXED[1:]
-    assert missing == [Missing("amdgpu_info", "", reason)]
+    assert missing == [Missing("gpu_info", "", reason)]
 
 
 def test_processes(tmp_path: Path) -> None:
     root = stand(SYSFS / "mixed_mi50_rx6900xt", tmp_path)
     assert list(read_processes(root, frozenset({51887, 24513}))) == [
-        Process("4321", 24513, 14763950080, 0.0),
-        Process("4321", 51887, 30950064128, 1.204113),
-        Process("5000", 51887, 0, None),
+        ComputeProcess("4321", 24513, 14763950080, 0.0),
+        ComputeProcess("4321", 51887, 30950064128, 1.204113),
+        ComputeProcess("5000", 51887, 0, None),
     ]
-    assert list(read_processes(root, frozenset({24513}))) == [Process("4321", 24513, 14763950080, 0.0)]
+    assert list(read_processes(root, frozenset({24513}))) == [ComputeProcess("4321", 24513, 14763950080, 0.0)]
 
 
 def test_what_is_no_process_or_no_number_is_left_out(tmp_path: Path) -> None:
@@ -124,9 +132,9 @@ def test_what_is_no_process_or_no_number_is_left_out(tmp_path: Path) -> None:
     (folder / "4321/vram_51887").write_text("N/A\n", encoding="ascii")
     (folder / "4321/sdma_24513").write_text("-5\n", encoding="ascii")
     assert list(read_processes(root, frozenset({51887, 24513}))) == [
-        Process("4321", 24513, 14763950080, None),
-        Process("4321", 51887, None, 1.204113),
-        Process("5000", 51887, 0, None),
+        ComputeProcess("4321", 24513, 14763950080, None),
+        ComputeProcess("4321", 51887, None, 1.204113),
+        ComputeProcess("5000", 51887, 0, None),
     ]
 
 
@@ -155,14 +163,14 @@ def test_what_a_process_has_on_partitions_of_a_card_is_added_up(tmp_path: Path) 
         (folder / f"vram_{gpu_id}").write_text(f"{vram}\n", encoding="ascii")
         (folder / f"sdma_{gpu_id}").write_text(f"{sdma_us}\n", encoding="ascii")
     gpu = "0000:0c:00.0"
-    findings = {gpu: Findings(gpu)}
+    findings = {gpu: Findings(gpu, "amd")}
     kfd.add_processes(findings, [Node(1, gpu, 1, "", None), Node(2, gpu, 2, "", None)], tmp_path)
     told = {
         reading.name: (dict(reading.labels)["pid"], reading.value) for reading in findings[gpu].collect(()).readings
     }
     assert told == {
-        "amdgpu_process_memory_bytes": ("77", 123.0),
-        "amdgpu_process_sdma_seconds_total": ("77", 1.5),
+        "gpu_process_memory_bytes": ("77", 123.0),
+        "gpu_process_sdma_seconds_total": ("77", 1.5),
     }
 
 

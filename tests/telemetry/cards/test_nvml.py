@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.readings import Collected, Missing, Reading
 from cadenza.telemetry.cards.nvml import NvmlCollector
 from cadenza.telemetry.families import FAMILIES
-from cadenza.telemetry.reading import Collected, Missing, Reading
 
 GPU = "0000:65:00.0"
 GIB = 2**30
@@ -138,18 +138,18 @@ def h200(**changes: Any) -> Card:
 
 def values(collected: Collected) -> dict[tuple[str, ...], float]:
     return {
-        (name.removeprefix("nvidia_"), *(text for _, text in labels[1:])): value
+        (name.removeprefix("gpu_"), *(text for _, text in labels[2:])): value
         for name, labels, value in collected.readings
-        if name != "nvidia_info"
+        if name != "gpu_info"
     }
 
 
 def reasons(collected: Collected) -> set[tuple[str, str]]:
-    return {(lack.name.removeprefix("nvidia_"), lack.reason) for lack in collected.missing}
+    return {(lack.name.removeprefix("gpu_"), lack.reason) for lack in collected.missing}
 
 
 def down(gpu: str = GPU) -> Reading:
-    return Reading("nvidia_up", (("gpu", gpu),), 0.0)
+    return Reading("gpu_up", (("gpu", gpu), ("vendor", "nvidia")), 0.0)
 
 
 def test_a_data_centre_card() -> None:
@@ -190,17 +190,18 @@ def test_a_data_centre_card() -> None:
     }
     assert values(collected) == expected
     assert reasons(collected) == {("fan_ratio", "not_supported")}
-    facts: tuple[str, ...] = (GPU, "NVIDIA H200", "575.51.03", "GPU-6b5d1a0e", "96.00.99.00.0A")
-    assert [tuple(t for _, t in labels) for name, labels, _ in collected.readings if name == "nvidia_info"] == [facts]
+    facts = {"product": "NVIDIA H200", "driver": "575.51.03", "uuid": "GPU-6b5d1a0e", "vbios": "96.00.99.00.0A"}
+    (info,) = (dict(labels) for name, labels, _ in collected.readings if name == "gpu_info")
+    assert {name: text for name, text in info.items() if text} == {"gpu": GPU, "vendor": "nvidia", **facts}
     assert {labels[0] for _, labels, _ in collected.readings} == {("gpu", GPU)}
 
 
 def test_a_card_without_its_functions_is_absent_there_never_zero() -> None:
     collected = NvmlCollector(Nvml({"busId": b"00000000:0A:00.0"})).collect()
-    texts = [(name, *(text for _, text in labels)) for name, labels, _ in collected.readings]
-    assert texts == [("nvidia_info", "0000:0a:00.0", "", "575.51.03", "", "")]
+    texts = [(name, {label: text for label, text in labels if text}) for name, labels, _ in collected.readings]
+    assert texts == [("gpu_info", {"gpu": "0000:0a:00.0", "vendor": "nvidia", "driver": "575.51.03"})]
     assert {lack.reason for lack in collected.missing} == {"not_supported"}
-    assert {"nvidia_busy_ratio", "nvidia_power_watts", "nvidia_throttled"} <= {lack.name for lack in collected.missing}
+    assert {"gpu_busy_ratio", "gpu_power_watts", "gpu_throttled"} <= {lack.name for lack in collected.missing}
 
 
 @pytest.mark.parametrize(
@@ -277,7 +278,7 @@ def test_a_card_whose_handle_is_lost_keeps_its_address() -> None:
     collector.collect()
     library.broken["handle"] = NVMLError(GPU_IS_LOST)
     assert collector.collect() == Collected([down()], [])
-    assert NvmlCollector(library).collect() == Collected([], [Missing("nvidia_up", "", "absent")])
+    assert NvmlCollector(library).collect() == Collected([], [Missing("gpu_up", "", "absent")])
 
 
 def test_a_card_that_is_not_counted_any_more_is_down() -> None:
@@ -326,9 +327,9 @@ def test_a_driver_that_begins_anew_may_count_other_cards_and_have_another_versio
     del library.broken["count"]
     library.cards = [h200(busId="00000000:17:00.0") | {("VbiosVersion",): "96.00.A0"}]
     readings = collector.collect().readings
-    up = {reading.labels[0][1]: reading.value for reading in readings if reading.name == "nvidia_up"}
+    up = {reading.labels[0][1]: reading.value for reading in readings if reading.name == "gpu_up"}
     assert up == {"0000:17:00.0": 1, GPU: 0}
-    (info,) = (dict(reading.labels) for reading in readings if reading.name == "nvidia_info")
+    (info,) = (dict(reading.labels) for reading in readings if reading.name == "gpu_info")
     assert info["vbios"] == "96.00.A0"
 
 

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.clock import ManualClock
+from cadenza.readings import Missing, Reading, Reason
 from cadenza.telemetry.cards.pcie import PcieBandwidth, Traffic, Watch, parse_messages
-from cadenza.telemetry.reading import Missing, Reading, Reason
 from cadenza.telemetry.root import UnreadableError
 
 MIXED = Path(__file__).parents[2] / "data/sysfs/mixed_mi50_rx6900xt"
 MI50, RX = "0000:03:00.0", "0000:43:00.0"
-RECEIVED, SENT = "amdgpu_pcie_received_bytes_per_second", "amdgpu_pcie_sent_bytes_per_second"
+RECEIVED, SENT = "gpu_pcie_received_bytes_per_second", "gpu_pcie_sent_bytes_per_second"
 SECOND = 10**9
 PATIENCE_S = 30
 
@@ -97,7 +97,7 @@ def test_collect_never_waits_and_tells_what_came_last(root: Path) -> None:
         assert driver.asked.get(timeout=PATIENCE_S).name == "pcie_bw"
         driver.answer("1204113 988231 256")
         second = bandwidth.collect()
-        labels = (("gpu", MI50),)
+        labels = (("gpu", MI50), ("vendor", "amd"))
         assert second.readings == [Reading(RECEIVED, labels, 308252928.0), Reading(SENT, labels, 252987136.0)]
         clock.advance_to(clock.now_ns() + 2 * SECOND)
         assert bandwidth.latest(MI50) == Traffic(308252928.0, 252987136.0, 2.0)
@@ -223,9 +223,9 @@ def refuse(reason: Reason) -> str:
 )
 def test_a_read_that_fails_at_once_is_not_repeated_at_once(root: Path, reason: Reason, pause_s: float) -> None:
     watch = Watch(root / "sys/class/drm/card1/device", lambda path: refuse(reason), ManualClock())
-    assert watch.look() == pause_s
-    assert watch.found == (0, reason)
-    assert watch.asking_ns is None
+    assert watch.read_once() == pause_s
+    assert watch.result == (0, reason)
+    assert watch.read_began_ns is None
 
 
 def test_a_read_that_took_its_second_is_followed_by_the_next(root: Path) -> None:
@@ -236,8 +236,8 @@ def test_a_read_that_took_its_second_is_followed_by_the_next(root: Path) -> None
         return "1 1 256"
 
     watch = Watch(root / "sys/class/drm/card1/device", read, clock)
-    assert watch.look() == 0.75
-    assert watch.found == (SECOND // 4, (256.0, 256.0))
+    assert watch.read_once() == 0.75
+    assert watch.result == (SECOND // 4, (256.0, 256.0))
 
 
 def test_a_card_that_sleeps_is_not_asked(root: Path) -> None:
@@ -250,8 +250,8 @@ def test_a_card_that_sleeps_is_not_asked(root: Path) -> None:
         return "1 1 256"
 
     watch = Watch(device, read, ManualClock())
-    assert watch.look() == 1.0
-    assert watch.found == (0, "asleep")
+    assert watch.read_once() == 1.0
+    assert watch.result == (0, "asleep")
     assert asked == []
 
 
@@ -260,8 +260,8 @@ def test_a_reader_that_breaks_has_failed(root: Path) -> None:
         raise ZeroDivisionError
 
     watch = Watch(root / "sys/class/drm/card1/device", read, ManualClock())
-    assert watch.look() == 1.0
-    assert watch.found == (0, "failed")
+    assert watch.read_once() == 1.0
+    assert watch.result == (0, "failed")
 
 
 def test_more_than_a_bus_can_carry_is_out_of_range(root: Path) -> None:

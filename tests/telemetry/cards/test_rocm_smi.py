@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.readings import Collected, Missing
 from cadenza.telemetry.cards import rocm_smi
 from cadenza.telemetry.families import FAMILIES
-from cadenza.telemetry.reading import Collected, Missing
 
 DATA = Path(__file__).parents[2] / "data/telemetry/rocm_smi"
 GIB = 2**30
@@ -24,27 +24,26 @@ def read(name: str) -> Collected:
 def values(collected: Collected) -> Values:
     """(family without its prefix, card, other labels …) → value; without `up` and `info`."""
     return {
-        (name.removeprefix("amdgpu_"), *(text for _, text in labels)): value
+        (name.removeprefix("gpu_"), *(text for label, text in labels if label != "vendor")): value
         for name, labels, value in collected.readings
-        if name not in ("amdgpu_up", "amdgpu_info")
+        if name not in ("gpu_up", "gpu_info")
     }
 
 
 def up(collected: Collected) -> dict[str, float]:
-    return {labels[0][1]: value for name, labels, value in collected.readings if name == "amdgpu_up"}
+    return {labels[0][1]: value for name, labels, value in collected.readings if name == "gpu_up"}
 
 
 def info(collected: Collected) -> list[tuple[str, ...]]:
     """gpu, card, node, gfx, product, driver, unique_id, serial, vbios, compute_partition, of each card."""
-    return [tuple(text for _, text in labels) for name, labels, _ in collected.readings if name == "amdgpu_info"]
+    rows = [labels for name, labels, _ in collected.readings if name == "gpu_info"]
+    return [tuple(text for label, text in labels if label not in ("vendor", "uuid")) for labels in rows]
 
 
 def missing(collected: Collected) -> set[tuple[str, str, str]]:
     """Without what this text was not asked for."""
     return {
-        (lack.name.removeprefix("amdgpu_"), lack.gpu, lack.reason)
-        for lack in collected.missing
-        if lack.reason != "absent"
+        (lack.name.removeprefix("gpu_"), lack.gpu, lack.reason) for lack in collected.missing if lack.reason != "absent"
     }
 
 
@@ -78,7 +77,7 @@ def test_an_mi50_under_4_3() -> None:
         ("memory_used_bytes", gpu, "gtt"): 17285120.0,
     }
     # One for each of the four HBM sensors that this version prints for every card.
-    assert collected.missing == [Missing("amdgpu_temperature_celsius", gpu, "not_supported")] * 4
+    assert collected.missing == [Missing("gpu_temperature_celsius", gpu, "not_supported")] * 4
     facts = ("5.11.32", "1a2b3c4d5e6f7081", "0123456789ab", "113-D1631700-111", "")
     assert info(collected) == [(gpu, "card0", "", "", "Radeon Instinct MI50 32GB", *facts)]
     assert up(collected) == {gpu: 1.0}
@@ -110,7 +109,7 @@ def test_cards_missing_from_the_middle() -> None:
     assert values(collected)["busy_ratio", "card0"] == 0.97
     assert values(collected)["temperature_celsius", "card2", "junction"] == 79.0
     assert missing(collected) == set()
-    assert Missing("amdgpu_power_watts", "card2", "absent") in collected.missing
+    assert Missing("gpu_power_watts", "card2", "absent") in collected.missing
 
 
 def test_csv_has_the_same_names() -> None:
@@ -341,7 +340,7 @@ def assert_sound(collected: Collected) -> None:
         assert tuple(label for label, _ in labels) == FAMILIES[name].labels
         assert all(text.isprintable() and len(text) <= 128 for _, text in labels)
         assert math.isfinite(value)
-        assert value >= (-50 if name == "amdgpu_temperature_celsius" else 0)
+        assert value >= (-50 if name == "gpu_temperature_celsius" else 0)
         assert not name.endswith("_ratio") or value <= 1
     assert all(lack.name in FAMILIES or (lack.name, lack.gpu) == ("rocm_smi", "") for lack in collected.missing)
     assert collected.readings or collected.missing

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.clock import NS_PER_S, ManualClock
+from cadenza.readings import Collected, Missing, Reading, Reason
 from cadenza.telemetry.cards import amd_smi, rocm_smi
 from cadenza.telemetry.cards.smi import (
     OUTPUT_BYTES,
@@ -29,7 +30,6 @@ from cadenza.telemetry.cards.smi import (
     sniff,
     unique_id,
 )
-from cadenza.telemetry.reading import Collected, Missing, Reading, Reason
 
 DATA = Path(__file__).parents[2] / "data/telemetry"
 PARSERS: dict[Tool, Parse] = {"rocm_smi": rocm_smi.parse, "amd_smi": amd_smi.parse}
@@ -201,7 +201,7 @@ def card(busy: int) -> str:
 
 
 def busy(collected: Collected) -> list[float]:
-    return [value for name, _, value in collected.readings if name == "amdgpu_busy_ratio"]
+    return [value for name, _, value in collected.readings if name == "gpu_busy_ratio"]
 
 
 def failure(reason: Reason, name: str = "rocm_smi") -> Collected:
@@ -262,13 +262,13 @@ def test_the_next_child_is_started_when_the_last_is_gone() -> None:
 def test_failures_have_their_reason_and_the_last_words(answer: object, reason: Reason, said: str) -> None:
     bench = Bench(answer if isinstance(answer, OSError) else (answer, 1.0, 0.0))
     assert bench.collector.collect() == failure(reason)
-    assert bench.collector.said == said
+    assert bench.collector.message == said
 
 
 def test_an_exit_code_does_not_spoil_what_was_said() -> None:
     bench = Bench((Finished(2, card(30).encode(), b"WARNING: low-power state"), 1.0, 0.0))
     assert busy(bench.collector.collect()) == [0.3]
-    assert bench.collector.said == "WARNING: low-power state"
+    assert bench.collector.message == "WARNING: low-power state"
 
 
 def test_a_card_that_is_gone_is_down_and_comes_back() -> None:
@@ -276,7 +276,7 @@ def test_a_card_that_is_gone_is_down_and_comes_back() -> None:
     mute = json.dumps({"card0": {"GPU use (%)": "5"}, "card1": {"GPU use (%)": "N/A"}})
     bench = Bench(card(5), both, card(5), mute, "", both, every_s=0)
     ups = [
-        {labels[0][1]: value for name, labels, value in bench.collector.collect().readings if name == "amdgpu_up"}
+        {labels[0][1]: value for name, labels, value in bench.collector.collect().readings if name == "gpu_up"}
         for _ in range(6)
     ]
     two = {"card0": 1, "card1": 1}
@@ -285,13 +285,14 @@ def test_a_card_that_is_gone_is_down_and_comes_back() -> None:
 
 STATIC = json.dumps([{"gpu": 0, "bus": {"bdf": "0000:0c:00.0"}, "limit": {"socket_power": 500}}])
 METRIC = json.dumps([{"gpu": 0, "usage": {"gfx_activity": 50}}])
+AMD = ("vendor", "amd")
 
 
 def test_facts_are_asked_for_once_and_again_after_ten_minutes() -> None:
     bench = Bench(STATIC, METRIC, METRIC, STATIC, METRIC, facts=True)
     for wait_s in (0, 6, 600):
         bench.pass_s(wait_s)
-        assert Reading("amdgpu_busy_ratio", (("gpu", "0000:0c:00.0"),), 0.5) in bench.collector.collect().readings
+        assert Reading("gpu_busy_ratio", (("gpu", "0000:0c:00.0"), AMD), 0.5) in bench.collector.collect().readings
     static, metric = ("smi", "static"), ("smi", "metric")
     assert bench.commands == [static, metric, metric, static, metric]
 
@@ -330,7 +331,7 @@ def test_a_file_is_read_by_its_tools_parser(tmp_path: Path) -> None:
     assert collector.collect() == failure("malformed", "smi")
     for text, gpu in ((card(50), "card0"), (METRIC, "gpu0")):
         (tmp_path / "smi.json").write_text(text, encoding="utf-8")
-        assert Reading("amdgpu_busy_ratio", (("gpu", gpu),), 0.5) in collector.collect().readings
+        assert Reading("gpu_busy_ratio", (("gpu", gpu), AMD), 0.5) in collector.collect().readings
 
 
 def run(source: str, timeout_s: float = 20.0) -> tuple[SmiCollector, Collected, float]:
@@ -345,7 +346,7 @@ def test_a_real_child() -> None:
     source = f"import sys; print('WARN', {card(70)!r}, sep='\\n'); print('low-power', file=sys.stderr)"
     collector, collected, _ = run(source)
     assert busy(collected) == [0.7]
-    assert collector.said == "low-power"
+    assert collector.message == "low-power"
 
 
 @pytest.mark.slow
@@ -386,7 +387,7 @@ def test_a_grandchild_that_keeps_the_pipes_does_not_keep_the_answer() -> None:
         f"print({card(40)!r}); print(child.pid, file=sys.stderr)"
     )
     collector, collected, took_s = run(source)
-    os.kill(int(collector.said), 9)
+    os.kill(int(collector.message), 9)
     assert busy(collected) == [0.4]
     assert took_s < 10.0
 

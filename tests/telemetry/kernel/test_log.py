@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.readings import Missing, Reading
 from cadenza.telemetry.families import FAMILIES
-from cadenza.telemetry.kernel.lines import Line, parse_journal
+from cadenza.telemetry.kernel.lines import KernelLine, parse_journal
 from cadenza.telemetry.kernel.log import KernelEvent, KernelLog
 from cadenza.telemetry.kernel.patterns import KINDS, match
 from cadenza.telemetry.kernel.sources import Journal, find_log
-from cadenza.telemetry.reading import Missing, Reading
 from cadenza.telemetry.root import UnreadableError
 
 SAMPLES = Path(__file__).parents[2] / "data" / "telemetry" / "kernel_log"
@@ -38,7 +38,7 @@ def append(path: Path, text: str) -> None:
 def test_journal_lines() -> None:
     ours, forged = (SAMPLES / "journalctl_json.txt").read_bytes().splitlines()
     line = parse_journal(ours)
-    assert line == Line(
+    assert line == KernelLine(
         None, "0000:43:00.0", "amdgpu 0000:43:00.0: amdgpu: ring gfx_0.0.0 timeout, signaled seq=1204, emitted seq=1206"
     )
     assert parse_journal(forged) is None
@@ -47,12 +47,12 @@ def test_journal_lines() -> None:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({}, Line(5, "", RESET)),
-        ({"MESSAGE": list(b"\xff a")}, Line(5, "", "\ufffd a")),
-        ({"SYSLOG_FACILITY": "0"}, Line(5, "", RESET)),
-        ({"_SOURCE_MONOTONIC_TIMESTAMP": "3"}, Line(3, "", RESET)),
-        ({"__MONOTONIC_TIMESTAMP": "soon"}, Line(None, "", RESET)),
-        ({"_KERNEL_DEVICE": "n2"}, Line(5, "", RESET)),
+        ({}, KernelLine(5, "", RESET)),
+        ({"MESSAGE": list(b"\xff a")}, KernelLine(5, "", "\ufffd a")),
+        ({"SYSLOG_FACILITY": "0"}, KernelLine(5, "", RESET)),
+        ({"_SOURCE_MONOTONIC_TIMESTAMP": "3"}, KernelLine(3, "", RESET)),
+        ({"__MONOTONIC_TIMESTAMP": "soon"}, KernelLine(None, "", RESET)),
+        ({"_KERNEL_DEVICE": "n2"}, KernelLine(5, "", RESET)),
         ({"SYSLOG_FACILITY": "1"}, None),  # what a process wrote into the kernel's log
         ({"_TRANSPORT": "journal"}, None),
         ({"_TRANSPORT": ["kernel", "kernel"]}, None),
@@ -61,7 +61,7 @@ def test_journal_lines() -> None:
         ({"MESSAGE": [300]}, None),
     ],
 )
-def test_a_journal_line(changes: dict[str, object], line: Line | None) -> None:
+def test_a_journal_line(changes: dict[str, object], line: KernelLine | None) -> None:
     fields: dict[str, object] = {"MESSAGE": RESET, "_TRANSPORT": "kernel", "__MONOTONIC_TIMESTAMP": "5", "OTHER": {}}
     assert parse_journal(msgspec.json.encode(fields | changes)) == line
 
@@ -113,7 +113,7 @@ def test_a_child_that_ends_at_once_has_failed_and_a_missing_program_is_absent() 
         Journal(["/nonexistent/journalctl"]).read()
 
 
-def _wait(read: Callable[[], list[Line]]) -> list[Line]:
+def _wait(read: Callable[[], list[KernelLine]]) -> list[KernelLine]:
     until = time.monotonic() + 20
     while time.monotonic() < until:
         try:
@@ -134,10 +134,10 @@ class Told:
 
     def __init__(self, lost: int | None = None) -> None:
         self.lost = lost
-        self.next: list[Line] | UnreadableError = []
+        self.next: list[KernelLine] | UnreadableError = []
         self.closed = False
 
-    def read(self) -> list[Line]:
+    def read(self) -> list[KernelLine]:
         if isinstance(self.next, UnreadableError):
             raise self.next
         lines, self.next = self.next, []
@@ -162,9 +162,13 @@ def test_events_are_counted_by_card_and_kept() -> None:
     source = Told()
     log = KernelLog(source)
     assert counters(log) == {}
-    source.next = [Line(7, "", RESET), Line(8, "", RESET), Line(9, "0000:03:00.0", "amdgpu: device lost from bus!")]
+    source.next = [
+        KernelLine(7, "", RESET),
+        KernelLine(8, "", RESET),
+        KernelLine(9, "0000:03:00.0", "amdgpu: device lost from bus!"),
+    ]
     assert counters(log) == {("gpu_reset", "0000:43:00.0"): 2, ("off_the_bus", "0000:03:00.0"): 1}
-    source.next = [Line(10, "", "[drm] GPU reset begin!"), Line(11, "", "nothing")]
+    source.next = [KernelLine(10, "", "[drm] GPU reset begin!"), KernelLine(11, "", "nothing")]
     assert counters(log) == {("gpu_reset", "0000:43:00.0"): 2, ("off_the_bus", "0000:03:00.0"): 1, ("gpu_reset", ""): 1}
     assert [event.boot_us for event in log.events()] == [7, 8, 9, 10]
     assert log.events() == []
@@ -190,7 +194,7 @@ def test_a_log_that_was_never_readable_has_no_counters() -> None:
     source.next = UnreadableError("denied")
     log = KernelLog(source, ["0000:43:00.0"])
     assert log.collect() == ([], [Missing("cadenza_kernel_events_total", "", "denied")])
-    source.next = [Line(7, "", RESET)]
+    source.next = [KernelLine(7, "", RESET)]
     assert counters(log) == {("gpu_reset", "0000:43:00.0"): 1}
     source.next = UnreadableError("failed")
     assert counters(log) == {("gpu_reset", "0000:43:00.0"): 1}
@@ -199,7 +203,7 @@ def test_a_log_that_was_never_readable_has_no_counters() -> None:
 def test_an_events_text_is_printable_and_bounded() -> None:
     source = Told()
     log = KernelLog(source)
-    source.next = [Line(None, "", RESET + "\x1b[31m\n" + "x" * 10_000)]
+    source.next = [KernelLine(None, "", RESET + "\x1b[31m\n" + "x" * 10_000)]
     log.collect()
     (event,) = log.events()
     assert event[:3] == ("gpu_reset", "0000:43:00.0", None)
@@ -210,7 +214,7 @@ def test_an_events_text_is_printable_and_bounded() -> None:
 def test_a_flood_is_bounded() -> None:
     source = Told()
     log = KernelLog(source)
-    source.next = [Line(n, "", f"amdgpu {n:04x}:43:00.0: amdgpu: GPU reset begin!") for n in range(3000)]
+    source.next = [KernelLine(n, "", f"amdgpu {n:04x}:43:00.0: amdgpu: GPU reset begin!") for n in range(3000)]
     found = counters(log)
     assert sum(found.values()) == 3000
     assert len(found) <= 2000

@@ -5,9 +5,9 @@ from pathlib import Path
 from cadenza.engine.board.boards import Board
 from cadenza.engine.board.card import IDLE
 from cadenza.engine.board.faults import parse_fault
+from cadenza.readings import Missing
 from cadenza.telemetry.kernel.log import KernelLog
 from cadenza.telemetry.kernel.sources import find_log
-from cadenza.telemetry.reading import Missing
 
 SECOND = 10**9
 

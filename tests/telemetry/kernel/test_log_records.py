@@ -10,16 +10,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cadenza.telemetry.kernel.lines import KmsgRecords, Line
+from cadenza.telemetry.kernel.lines import KernelLine, KmsgRecords
 from cadenza.telemetry.kernel.sources import LogFile
 from cadenza.telemetry.root import UnreadableError
 
 SAMPLES = Path(__file__).parents[2] / "data" / "telemetry" / "kernel_log"
 RESET = "amdgpu 0000:43:00.0: amdgpu: GPU reset begin!"
-Drawn = tuple[bytes, list[Line], int]
+Drawn = tuple[bytes, list[KernelLine], int]
 
 
-def read(*pieces: bytes) -> tuple[list[Line], int]:
+def read(*pieces: bytes) -> tuple[list[KernelLine], int]:
     records = KmsgRecords()
     lines = [line for piece in pieces for line in records.feed(piece)]
     return lines + records.end(), records.lost
@@ -28,12 +28,12 @@ def read(*pieces: bytes) -> tuple[list[Line], int]:
 def test_raw_records() -> None:
     lines, lost = read((SAMPLES / "kmsg_raw.txt").read_bytes())
     assert lines == [
-        Line(
+        KernelLine(
             812101001,
             "",
             "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx_0.0.0 timeout, signaled seq=1204, emitted seq=1206",
         ),
-        Line(812101055, "0000:43:00.0", RESET),
+        KernelLine(812101055, "0000:43:00.0", RESET),
         # the third is a fragment
     ]
     assert lost == 0
@@ -50,8 +50,8 @@ def test_the_records_of_the_definition() -> None:
     )
     assert read(data) == (
         [
-            Line(424069, "", "pci_root PNP0A03:00: host bridge window [io  0x0000-0x0cf7] (ignored)"),
-            Line(5140900, "", "NET: Registered protocol family 10"),
+            KernelLine(424069, "", "pci_root PNP0A03:00: host bridge window [io  0x0000-0x0cf7] (ignored)"),
+            KernelLine(5140900, "", "NET: Registered protocol family 10"),
         ],
         339 - 161,
     )
@@ -84,7 +84,7 @@ def test_what_is_no_line_of_the_kernels(record: bytes) -> None:
 
 
 def test_the_escapes_of_a_record() -> None:
-    assert read(rb"6,1,2,-,caller=T1;\xc3\xbc \x5cx0a \x0a;,".lower() + b"\n")[0] == [Line(2, "", "ü \\x0a \n;,")]
+    assert read(rb"6,1,2,-,caller=T1;\xc3\xbc \x5cx0a \x0a;,".lower() + b"\n")[0] == [KernelLine(2, "", "ü \\x0a \n;,")]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_the_escapes_of_a_record() -> None:
     ],
 )
 def test_a_device_is_its_own_records(about: bytes, device: str) -> None:
-    assert read(b"6,1,2,-;a\n" + about)[0] == [Line(2, device, "a")]
+    assert read(b"6,1,2,-;a\n" + about)[0] == [KernelLine(2, device, "a")]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_step_in_the_numbers_is_so_many_records_lost(numbers: list[int], lost:
 def test_a_line_that_is_too_long_is_a_record_lost() -> None:
     data = b"3,1,1,-;a\n3,2,2,-;" + b"x" * 70_000 + b"\n3,3,3,-;c\n"
     for cut in (0, 10, 20, 65_000, 65_600, 70_000, len(data) - 11, len(data) - 5):
-        assert read(data[:cut], data[cut:]) == ([Line(1, "", "a"), Line(3, "", "c")], 1)
+        assert read(data[:cut], data[cut:]) == ([KernelLine(1, "", "a"), KernelLine(3, "", "c")], 1)
 
 
 def escaped(text: bytes) -> bytes:
@@ -139,7 +139,7 @@ def escaped(text: bytes) -> bytes:
 @st.composite
 def logs(draw: st.DrawFn) -> Drawn:
     """A log, the lines that it says, and how many records of it were lost."""
-    data, lines, lost, following = b"", list[Line](), 0, draw(st.integers(0, 10**12))
+    data, lines, lost, following = b"", list[KernelLine](), 0, draw(st.integers(0, 10**12))
     for place in range(draw(st.integers(0, 6))):
         gap = draw(st.sampled_from([0, 0, 0, 1, 100]))
         priority = draw(st.sampled_from([0, 3, 6, 7, 8, 12, 30]))
@@ -154,7 +154,7 @@ def logs(draw: st.DrawFn) -> Drawn:
         if device:
             data += f" SUBSYSTEM=pci\n DEVICE=+pci:{device}\n".encode()
         if priority < 8 and flags[0] == "-":
-            lines.append(Line(boot_us, device, text.decode("utf-8", errors="replace")))
+            lines.append(KernelLine(boot_us, device, text.decode("utf-8", errors="replace")))
     return data, lines, lost
 
 
@@ -222,7 +222,7 @@ def test_the_last_record_waits_a_look_for_what_is_told_about_it(path: Path) -> N
     assert told() == ["a"]
     append(path, b" DEVICE=+pci:0000:43:00.0\n")
     assert source.read() == []
-    assert source.read() == [Line(2, "0000:43:00.0", "b")]
+    assert source.read() == [KernelLine(2, "0000:43:00.0", "b")]
     append(path, b" DEVICE=+pci:0000:03:00.0\n3,3,3,-;c")
     assert told() == []
     assert told() == []  # half a line is none

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.telemetry.kernel.lines import Line, parse_dmesg
+from cadenza.readings import Missing
+from cadenza.telemetry.kernel.lines import KernelLine, parse_dmesg
 from cadenza.telemetry.kernel.log import KernelLog
 from cadenza.telemetry.kernel.sources import Kmsg, LogFile, find_log
-from cadenza.telemetry.reading import Missing
 from cadenza.telemetry.root import UnreadableError
 
 SAMPLES = Path(__file__).parents[2] / "data" / "telemetry" / "kernel_log"
@@ -42,10 +42,10 @@ def device(root: Path, read: Callable[[int, int], bytes]) -> Kmsg:
 def test_records_one_a_read(tmp_path: Path) -> None:
     read = Records(b"3,7,1,-;a\n", b"12,8,2,-;forged\n", b"4,9,3,-;b\n DEVICE=+pci:0000:43:00.0\n")
     source = device(tmp_path, read)
-    assert source.read() == [Line(1, "", "a"), Line(3, "0000:43:00.0", "b")]
+    assert source.read() == [KernelLine(1, "", "a"), KernelLine(3, "0000:43:00.0", "b")]
     assert source.read() == []
     read.given = [b"3,10,4,-;c\n"]
-    assert (source.read(), source.lost) == ([Line(4, "", "c")], 0)
+    assert (source.read(), source.lost) == ([KernelLine(4, "", "c")], 0)
     source.close()
 
 
@@ -67,7 +67,7 @@ def test_what_was_written_while_the_device_could_not_be_read_is_lost(tmp_path: P
     with pytest.raises(UnreadableError, match="failed"):
         source.read()
     read.given = [b"3,10,2,-;d\n"]
-    assert (source.read(), source.lost) == ([Line(2, "", "d")], 2)
+    assert (source.read(), source.lost) == ([KernelLine(2, "", "d")], 2)
     source.close()
 
 
@@ -82,7 +82,7 @@ def test_the_device_is_read_from_its_end_on(tmp_path: Path) -> None:
     assert source.read() == []
     with (tmp_path / "dev" / "kmsg").open("ab") as file:
         file.write(b"3,1,5,-;new\n")
-    assert source.read() == [Line(5, "", "new")]
+    assert source.read() == [KernelLine(5, "", "new")]
     source.close()
 
 
@@ -106,21 +106,21 @@ def test_a_flood_waits_for_the_next_round(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("[  812.101055] amdgpu: x", Line(812101055, "", "amdgpu: x")),
-        ("[2592000.123456] x", Line(2592000123456, "", "x")),
-        ("[    0.000000] ", Line(0, "", "")),
-        ("<3>[    1.000002] x", Line(1000002, "", "x")),
+        ("[  812.101055] amdgpu: x", KernelLine(812101055, "", "amdgpu: x")),
+        ("[2592000.123456] x", KernelLine(2592000123456, "", "x")),
+        ("[    0.000000] ", KernelLine(0, "", "")),
+        ("<3>[    1.000002] x", KernelLine(1000002, "", "x")),
         ("<12>[    1.000002] x", None),
-        ("kern  :err   : [    1.000002] x", Line(1000002, "", "x")),
+        ("kern  :err   : [    1.000002] x", KernelLine(1000002, "", "x")),
         ("user  :warn  : [    1.000002] x", None),
-        ("[    1.000002][ T123] x", Line(1000002, "", "x")),
+        ("[    1.000002][ T123] x", KernelLine(1000002, "", "x")),
         ("[    1.000002]x", None),
         ("amdgpu: GPU reset begin!", None),
         ("[Mon Nov 30 10:00:00 2026] x", None),
         ("", None),
     ],
 )
-def test_a_line_as_dmesg_prints_it(text: str, line: Line | None) -> None:
+def test_a_line_as_dmesg_prints_it(text: str, line: KernelLine | None) -> None:
     assert parse_dmesg(text) == line
 
 
@@ -128,7 +128,7 @@ def test_a_line_as_dmesg_prints_it(text: str, line: Line | None) -> None:
 def test_any_line_of_a_file(text: str) -> None:
     found = parse_dmesg(text)
     assert found is None or (found.boot_us is not None and text.endswith(found.text))
-    assert parse_dmesg(f"[   12.000034] {text}") == Line(12000034, "", text)
+    assert parse_dmesg(f"[   12.000034] {text}") == KernelLine(12000034, "", text)
 
 
 def append(path: Path, text: str) -> None:
@@ -235,7 +235,7 @@ def test_records_are_preferred_to_the_text_beside_them(tmp_path: Path) -> None:
     source = find_log(tmp_path)
     append(log, "[    1.000000] text\n")
     append(kmsg, "3,0,1000000,-;record\n")
-    assert source.read() + source.read() == [Line(1_000_000, "", "record")]
+    assert source.read() + source.read() == [KernelLine(1_000_000, "", "record")]
     assert source.lost == 0
     source.close()
 
@@ -245,7 +245,7 @@ def test_a_board_of_an_older_version_has_the_text_alone(tmp_path: Path) -> None:
     log = put(tmp_path, "kernel.log")
     source = find_log(tmp_path)
     append(log, "[    1.000000] text\n")
-    assert source.read() == [Line(1_000_000, "", "text")]
+    assert source.read() == [KernelLine(1_000_000, "", "text")]
     assert source.lost is None
     source.close()
 
@@ -324,7 +324,7 @@ def test_a_link_to_records_is_followed(tmp_path: Path) -> None:
     (tmp_path / "dev" / "kmsg").symlink_to(real)
     source = find_log(tmp_path)
     append(real, "3,0,5,-;a\n3,1,6,-;b\n")
-    assert source.read() == [Line(5, "", "a")]
+    assert source.read() == [KernelLine(5, "", "a")]
     source.close()
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cadenza.engine.board import faults
 from cadenza.engine.board.state import identify
 from cadenza.telemetry.kernel import patterns as kernel_patterns
-from cadenza.telemetry.kernel.patterns import KINDS, Event, Kind, match
+from cadenza.telemetry.kernel.patterns import KINDS, GpuFault, Kind, match
 
 SAMPLES = Path(__file__).parents[2] / "data" / "telemetry" / "kernel_log"
 
@@ -74,7 +74,7 @@ def test_every_known_line_tells_its_event() -> None:
     lines = texts("amdgpu_events.txt")
     assert len(lines) == len(EXPECTED)
     for text, expected in zip(lines, EXPECTED, strict=True):
-        event = None if expected is None else Event(expected[0], expected[1] and f"0000:{expected[1]}:00.0")
+        event = None if expected is None else GpuFault(expected[0], expected[1] and f"0000:{expected[1]}:00.0")
         assert (text, match(text)) == (text, event)
 
 
@@ -88,55 +88,58 @@ def test_benign_and_forged_lines_tell_nothing() -> None:
 @pytest.mark.parametrize(
     ("text", "event"),
     [
-        ("amdgpu 0000:06:00.0: GPU reset begin!", Event("gpu_reset", "0000:06:00.0")),
-        ("[drm] GPU reset begin!", Event("gpu_reset", "")),
-        ("amdgpu 0000:43:00.0: amdgpu: GPU reset(3) failed", Event("reset_failed", "0000:43:00.0")),
-        ("[drm:amdgpu_job_timedout [amdgpu]] *ERROR* GPU Recovery Failed: -22", Event("reset_failed", "")),
+        ("amdgpu 0000:06:00.0: GPU reset begin!", GpuFault("gpu_reset", "0000:06:00.0")),
+        ("[drm] GPU reset begin!", GpuFault("gpu_reset", "")),
+        ("amdgpu 0000:43:00.0: amdgpu: GPU reset(3) failed", GpuFault("reset_failed", "0000:43:00.0")),
+        ("[drm:amdgpu_job_timedout [amdgpu]] *ERROR* GPU Recovery Failed: -22", GpuFault("reset_failed", "")),
         (
             "amdgpu 0000:03:00.0: [drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring sdma0 timeout, signaled seq=1, x",
-            Event("ring_timeout", "0000:03:00.0"),
+            GpuFault("ring_timeout", "0000:03:00.0"),
         ),
         (
             "amdgpu 0000:03:00.0: [drm] *ERROR* ring gfx timeout, but x",
-            Event("ring_timeout", "0000:03:00.0"),
+            GpuFault("ring_timeout", "0000:03:00.0"),
         ),
-        ("amdgpu 0000:c4:00.0: amdgpu: MES(1) failed to respond to msg=MISC (WAIT)", Event("mes_hang", "0000:c4:00.0")),
-        ("amdgpu 0000:c4:00.0: amdgpu: MES(0, 1) failed to respond to msg=14", Event("mes_hang", "0000:c4:00.0")),
+        (
+            "amdgpu 0000:c4:00.0: amdgpu: MES(1) failed to respond to msg=MISC (WAIT)",
+            GpuFault("mes_hang", "0000:c4:00.0"),
+        ),
+        ("amdgpu 0000:c4:00.0: amdgpu: MES(0, 1) failed to respond to msg=14", GpuFault("mes_hang", "0000:c4:00.0")),
         (
             "amdgpu 0000:0C:00.0: amdgpu: {12}socket: 0, die: 1, 2 new correctable hardware errors detected in umc",
-            Event("ras_correctable", "0000:0c:00.0"),
+            GpuFault("ras_correctable", "0000:0c:00.0"),
         ),
         (
             "amdgpu 0000:dd:00.0: {1}uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!",
-            Event("ras_uncorrectable", "0000:dd:00.0"),
+            GpuFault("ras_uncorrectable", "0000:dd:00.0"),
         ),
         (
             "amdgpu 0000:43:00.0: amdgpu: SMU: I'm not done with your previous command: SMN_C2PMSG_66:0x00000012",
-            Event("smu", "0000:43:00.0"),
+            GpuFault("smu", "0000:43:00.0"),
         ),
-        ("amdgpu 0000:43:00.0: amdgpu: SMU: response:0xFFFFFFFF for index:18", Event("smu", "0000:43:00.0")),
-        ("amdgpu 0000:43:00.0: amdgpu: device lost from bus!", Event("off_the_bus", "0000:43:00.0")),
-        ("amdgpu 0000:43:00.0: amdgpu: [mmhub] VMC page fault (src_id:0", Event("vm_fault", "0000:43:00.0")),
-        ("amdgpu: Failed to evict queue 3", Event("queue_preemption", "")),
-        ("amdgpu: Failed to suspend process 0x8001", Event("queue_preemption", "")),
-        ("kfd kfd: amdgpu: Failed to init pq queues size 65536", Event("kfd_allocation", "")),
-        ("amdgpu: Failed to allocate kfd ring buffer: -12", Event("kfd_allocation", "")),
+        ("amdgpu 0000:43:00.0: amdgpu: SMU: response:0xFFFFFFFF for index:18", GpuFault("smu", "0000:43:00.0")),
+        ("amdgpu 0000:43:00.0: amdgpu: device lost from bus!", GpuFault("off_the_bus", "0000:43:00.0")),
+        ("amdgpu 0000:43:00.0: amdgpu: [mmhub] VMC page fault (src_id:0", GpuFault("vm_fault", "0000:43:00.0")),
+        ("amdgpu: Failed to evict queue 3", GpuFault("queue_preemption", "")),
+        ("amdgpu: Failed to suspend process 0x8001", GpuFault("queue_preemption", "")),
+        ("kfd kfd: amdgpu: Failed to init pq queues size 65536", GpuFault("kfd_allocation", "")),
+        ("amdgpu: Failed to allocate kfd ring buffer: -12", GpuFault("kfd_allocation", "")),
         (
             "amdgpu 0000:03:00.0: AER: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
-            Event("aer_correctable", "0000:03:00.0"),
+            GpuFault("aer_correctable", "0000:03:00.0"),
         ),
         (
             "nvidia 0000:03:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, (Req",
-            Event("aer", "0000:03:00.0"),
+            GpuFault("aer", "0000:03:00.0"),
         ),
         (
             "NVRM: Xid (PCI:0000:3B:00): 79, pid='<unknown>', GPU has fallen off",
-            Event("off_the_bus", "0000:3b:00.0"),
+            GpuFault("off_the_bus", "0000:3b:00.0"),
         ),
-        ("NVRM: Xid (PCI:0000:3b:00): 13, pid=7, Graphics Exception", Event("xid", "0000:3b:00.0")),
+        ("NVRM: Xid (PCI:0000:3b:00): 13, pid=7, Graphics Exception", GpuFault("xid", "0000:3b:00.0")),
     ],
 )
-def test_other_forms(text: str, event: Event) -> None:
+def test_other_forms(text: str, event: GpuFault) -> None:
     assert match(text) == event
 
 
@@ -176,18 +179,18 @@ def test_a_process_name_in_front_of_a_message_is_too_short_to_forge_one() -> Non
 def test_the_simulated_boards_lines(place: int) -> None:
     card = identify(place, 1)
 
-    def told(lines: list[faults.KernelLine]) -> list[Event]:
+    def told(lines: list[faults.KernelLine]) -> list[GpuFault]:
         return [event for line in lines if (event := match(line.text))]
 
-    reset = Event("gpu_reset", card.slot)
-    assert told(faults.time_out(card, 1)) == [Event("ring_timeout", card.slot), reset]
+    reset = GpuFault("gpu_reset", card.slot)
+    assert told(faults.time_out(card, 1)) == [GpuFault("ring_timeout", card.slot), reset]
     assert told(faults.fall_off(card, 0x66A1)) == [
-        Event("off_the_bus", card.slot),
+        GpuFault("off_the_bus", card.slot),
         reset,
-        Event("reset_failed", card.slot),
+        GpuFault("reset_failed", card.slot),
     ]
-    assert told(faults.shut_down(card)) == [Event("thermal", card.slot)]
-    assert told(faults.run_out()) == [Event("kfd_allocation", "")]
+    assert told(faults.shut_down(card)) == [GpuFault("thermal", card.slot)]
+    assert told(faults.run_out()) == [GpuFault("kfd_allocation", "")]
 
 
 @given(st.text(max_size=200), st.integers(0, 44))

@@ -105,7 +105,7 @@ class Board:
         return tuple(slot.read(self._now_ns or 0) for slot in self._slots)
 
     def write(self, root: Path) -> None:
-        """Bring the files below `root` up to date: sys/, dev/kmsg, kernel.log and SIMULATED; see docs/board.md.
+        """Bring the files below `root` up to date: sys/, dev/kmsg, kernel.log and SIMULATED.
 
         Only files whose text changed are written, each atomically. UsageError if `root` holds something else or cannot
         be written.

@@ -1,12 +1,12 @@
-"""What a text of amd-smi says: `metric --json`, with `static --json` before it or alone, or `monitor --json`.
+"""Parser of amd-smi's output: `metric --json`, with `static --json` before it or alone, or `monitor --json`.
 
 The root is a list of cards up to version 6.4, an object with `gpu_data` since 7.0; errors are objects too, on stdout.
-A leaf is {"value": N, "unit": "W"}, "N/A", or a bare number, and a whole section can be "N/A". Memory said to be in MB
+A leaf is {"value": N, "unit": "W"}, "N/A", or a bare number, and a whole section can be "N/A". Memory word to be in MB
 is in MiB. Source: ROCm/amdsmi `amdsmi_cli/amdsmi_commands.py`, and texts of users.
 
 `gpu` is the PCI address where the text has it (`bus.bdf` of static, or `bdf`), else gpu0, by the tool's number. Several
 texts one after the other are one: the cards' sections are put together by that number. What belongs to a socket that is
-split into partitions is told once, as in `rocm_smi`.
+split into partitions is reported once, as in `rocm_smi`.
 
 Left out: `pcie.bandwidth` and `current_bandwidth_*` (no source settles their unit and direction), and the residency
 counters of `throttle` (in cycles of unknown length).
@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import NamedTuple
 
+from cadenza.readings import Collected, Missing, Reading, Reason
 from cadenza.telemetry.cards.smi import SmiCollector, find_roots, fold, label, number, pci_address, scaled, unique_id
 from cadenza.telemetry.findings import Findings
-from cadenza.telemetry.reading import Collected, Missing, Reading, Reason
 
 Units = Mapping[str, float]
 
@@ -46,27 +46,27 @@ class _Leaf(NamedTuple):
 
 
 _METRIC = (
-    _Leaf("usage", "gfx_activity", "amdgpu_busy_ratio", (), _RATIO),
-    _Leaf("usage", "umc_activity", "amdgpu_memory_busy_ratio", (), _RATIO),
-    _Leaf("power", "gfx_voltage", "amdgpu_voltage_volts", ("vddgfx",), _VOLTS),
-    _Leaf("power", "soc_voltage", "amdgpu_voltage_volts", ("soc",), _VOLTS),
-    _Leaf("power", "mem_voltage", "amdgpu_voltage_volts", ("mem",), _VOLTS),
-    _Leaf("temperature", "edge", "amdgpu_temperature_celsius", ("edge",), _CELSIUS),
-    _Leaf("temperature", "hotspot", "amdgpu_temperature_celsius", ("junction",), _CELSIUS),
-    _Leaf("temperature", "mem", "amdgpu_temperature_celsius", ("mem",), _CELSIUS),
-    _Leaf("pcie", "width", "amdgpu_pcie_link_width_lanes", ("current",), _COUNT),
-    _Leaf("pcie", "speed", "amdgpu_pcie_link_speed_transfers_per_second", ("current",), _TRANSFERS),
-    _Leaf("pcie", "replay_count", "amdgpu_pcie_replays_total", (), _COUNT),
-    _Leaf("fan", "rpm", "amdgpu_fan_speed_rpm", (), _RPM),
-    _Leaf("fan", "usage", "amdgpu_fan_ratio", (), _RATIO),
-    _Leaf("energy", "total_energy_consumption", "amdgpu_energy_joules_total", (), _JOULES),
+    _Leaf("usage", "gfx_activity", "gpu_busy_ratio", (), _RATIO),
+    _Leaf("usage", "umc_activity", "gpu_memory_busy_ratio", (), _RATIO),
+    _Leaf("power", "gfx_voltage", "gpu_voltage_volts", ("vddgfx",), _VOLTS),
+    _Leaf("power", "soc_voltage", "gpu_voltage_volts", ("soc",), _VOLTS),
+    _Leaf("power", "mem_voltage", "gpu_voltage_volts", ("mem",), _VOLTS),
+    _Leaf("temperature", "edge", "gpu_temperature_celsius", ("edge",), _CELSIUS),
+    _Leaf("temperature", "hotspot", "gpu_temperature_celsius", ("junction",), _CELSIUS),
+    _Leaf("temperature", "mem", "gpu_temperature_celsius", ("mem",), _CELSIUS),
+    _Leaf("pcie", "width", "gpu_pcie_link_width_lanes", ("current",), _COUNT),
+    _Leaf("pcie", "speed", "gpu_pcie_link_speed_transfers_per_second", ("current",), _TRANSFERS),
+    _Leaf("pcie", "replay_count", "gpu_pcie_replays_total", (), _COUNT),
+    _Leaf("fan", "rpm", "gpu_fan_speed_rpm", (), _RPM),
+    _Leaf("fan", "usage", "gpu_fan_ratio", (), _RATIO),
+    _Leaf("energy", "total_energy_consumption", "gpu_energy_joules_total", (), _JOULES),
 )
-_LIMIT = "amdgpu_temperature_limit_celsius"
+_LIMIT = "gpu_temperature_limit_celsius"
 _SENSORS = {"edge": "edge", "hotspot": "junction", "vram": "mem", "mem": "mem"}
 _STATIC = (
-    _Leaf("bus", "max_pcie_width", "amdgpu_pcie_link_width_lanes", ("max",), _COUNT),
-    _Leaf("bus", "max_pcie_speed", "amdgpu_pcie_link_speed_transfers_per_second", ("max",), _TRANSFERS),
-    _Leaf("limit", "socket_power", "amdgpu_power_cap_watts", (), _WATTS),
+    _Leaf("bus", "max_pcie_width", "gpu_pcie_link_width_lanes", ("max",), _COUNT),
+    _Leaf("bus", "max_pcie_speed", "gpu_pcie_link_speed_transfers_per_second", ("max",), _TRANSFERS),
+    _Leaf("limit", "socket_power", "gpu_power_cap_watts", (), _WATTS),
     *(
         _Leaf("limit", f"{does}_{name}_temperature", _LIMIT, (sensor, limit), _CELSIUS)
         for does, limit in (("slowdown", "crit"), ("shutdown", "emergency"))
@@ -74,22 +74,22 @@ _STATIC = (
     ),
 )
 _MEMORY = {
-    f"{what}_{name}": (f"amdgpu_memory_{family}_bytes", pool)
+    f"{what}_{name}": (f"gpu_memory_{family}_bytes", pool)
     for what, family in (("total", "size"), ("used", "used"))
     for name, pool in (("vram", "vram"), ("visible_vram", "vis_vram"), ("gtt", "gtt"))
 }
-_OF_PARTITIONS = ("amdgpu_memory_size_bytes", "amdgpu_memory_used_bytes")
+_OF_PARTITIONS = ("gpu_memory_size_bytes", "gpu_memory_used_bytes")
 _EXPECTED = (
     *dict.fromkeys(leaf.family for leaf in _METRIC),
-    *("amdgpu_power_watts", "amdgpu_clock_hertz", "amdgpu_throttled", "amdgpu_ras_errors_total"),
+    *("gpu_power_watts", "gpu_clock_hertz", "gpu_throttled", "gpu_ras_errors_total"),
     *_OF_PARTITIONS,
 )
 # What a section brings that is not a leaf of the table: missing as a whole where the section is "N/A".
 _OF_SECTIONS = {
-    "power": "amdgpu_power_watts",
-    "clock": "amdgpu_clock_hertz",
-    "throttle": "amdgpu_throttled",
-    "ecc": "amdgpu_ras_errors_total",
+    "power": "gpu_power_watts",
+    "clock": "gpu_clock_hertz",
+    "throttle": "gpu_throttled",
+    "ecc": "gpu_ras_errors_total",
 }
 _MONITOR = {
     "power_usage": ("power", "socket_power"),
@@ -127,7 +127,7 @@ def parse(text: str) -> Collected:
     """Readings of any text; whatever is wrong with it is in `missing`, and nothing raises.
 
     A text without cards is one Missing "amd_smi": absent for an unknown card, malformed for broken JSON, else failed.
-    `amdgpu_up` is 1 for a card of which more is told than its constant facts.
+    `gpu_up` is 1 for a card with more than its constant facts.
     """
     roots = find_roots(text)
     if isinstance(roots, str):
@@ -142,16 +142,16 @@ def parse(text: str) -> Collected:
     for index, gpu in names.items():
         members.setdefault(gpu, []).append(index)
     for gpu, numbers in members.items():
-        findings = Findings(gpu)
-        tellers = [index for index in numbers if firsts[index] == index]
-        for index in tellers:
+        findings = Findings(gpu, "amd")
+        leaders = [index for index in numbers if firsts[index] == index]
+        for index in leaders:
             _read_card(cards[index], findings)
         _read_memory([_section(cards[index], "mem_usage") for index in numbers], findings)
-        readings, missing = findings.collect(_EXPECTED if tellers else _OF_PARTITIONS)
+        readings, missing = findings.collect(_EXPECTED if leaders else _OF_PARTITIONS)
         if readings:
-            result.readings.append(Reading("amdgpu_up", (("gpu", gpu),), 1.0))
-        facts = Findings(gpu)
-        for index in tellers:
+            result.readings.append(Reading("gpu_up", (("gpu", gpu), ("vendor", "amd")), 1.0))
+        facts = Findings(gpu, "amd")
+        for index in leaders:
             _read_facts(index, cards[index], facts)
         result.readings.extend([*readings, *facts.collect(()).readings])
         result.missing.extend([*missing, *facts.collect(()).missing])
@@ -262,7 +262,7 @@ def _give(findings: Findings, family: str, value: float | Reason, *labels: str) 
 
 
 def _read_card(card: Mapping[str, object], findings: Findings) -> None:
-    """What `metric` says, without memory."""
+    """Values of `metric`, without memory."""
     sections = {name: _section(card, name) for name in {*_OF_SECTIONS, *(leaf.section for leaf in _METRIC)}}
     for leaf in _METRIC:
         section = sections[leaf.section]
@@ -276,14 +276,14 @@ def _read_card(card: Mapping[str, object], findings: Findings) -> None:
             findings.lack(family, section)
     power, clock, throttle = (fold(card.get(name)) for name in ("power", "clock", "throttle"))
     if "socket_power" in power:
-        _give(findings, "amdgpu_power_watts", _measure(power["socket_power"], _WATTS), _type_of_power(card))
+        _give(findings, "gpu_power_watts", _measure(power["socket_power"], _WATTS), _type_of_power(card))
     _read_clocks(clock, findings)
     _read_throttling(power, throttle, findings)
     _read_errors(fold(card.get("ecc_blocks")), fold(card.get("ecc")), findings)
 
 
 def _type_of_power(card: Mapping[str, object]) -> str:
-    """The tool shows the instant power where the chip tells it, else the average: it does from MI300 on.
+    """The tool shows the instant power where the chip has it (from MI300 on), else the average.
 
     Those are known by their gfx name, by having no edge sensor, or in the rows of monitor, which have no edge for any
     card, by more memory than any before them.
@@ -308,7 +308,7 @@ def _read_clocks(clock: Mapping[str, object], findings: Findings) -> None:
             if index not in ("", "0"):
                 continue
             index = ""
-        _give(findings, "amdgpu_clock_hertz", value, domain + index)
+        _give(findings, "gpu_clock_hertz", value, domain + index)
 
 
 def _read_throttling(power: Mapping[str, object], throttle: Mapping[str, object], findings: Findings) -> None:
@@ -318,14 +318,14 @@ def _read_throttling(power: Mapping[str, object], throttle: Mapping[str, object]
     for reason, state in states.items():
         if state is None:
             continue
-        said = state.strip().upper() if isinstance(state, str) else ""
-        if said in ("THROTTLED", "ACTIVE"):
-            findings.give("amdgpu_throttled", 1.0, reason)
-        elif said in ("UNTHROTTLED", "NOT ACTIVE"):
-            findings.give("amdgpu_throttled", 0.0, reason)
+        word = state.strip().upper() if isinstance(state, str) else ""
+        if word in ("THROTTLED", "ACTIVE"):
+            findings.give("gpu_throttled", 1.0, reason)
+        elif word in ("UNTHROTTLED", "NOT ACTIVE"):
+            findings.give("gpu_throttled", 0.0, reason)
         else:
             found = number(state)
-            findings.lack("amdgpu_throttled", found if isinstance(found, str) else "malformed", reason)
+            findings.lack("gpu_throttled", found if isinstance(found, str) else "malformed", reason)
 
 
 def _read_errors(blocks: Mapping[str, object], total: Mapping[str, object], findings: Findings) -> None:
@@ -340,11 +340,11 @@ def _read_errors(blocks: Mapping[str, object], total: Mapping[str, object], find
         for severity in ("correctable", "uncorrectable", "deferred"):
             if f"{severity}_count" in keys:
                 value = _measure(keys[f"{severity}_count"], _COUNT)
-                _give(findings, "amdgpu_ras_errors_total", value, block, severity)
+                _give(findings, "gpu_ras_errors_total", value, block, severity)
 
 
 def _read_memory(sections: list[dict[str, object] | Reason], findings: Findings) -> None:
-    """The memory of the cards that share an address, together; of what one of them does not tell there is no sum."""
+    """The sum of the memory of cards that share an address; missing if one of them lacks it."""
     for key, (family, pool) in _MEMORY.items():
         values = [
             section if isinstance(section, str) else _measure(section[key], _BYTES) if key in section else "absent"
@@ -355,14 +355,14 @@ def _read_memory(sections: list[dict[str, object] | Reason], findings: Findings)
 
 
 def _read_facts(index: int, card: Mapping[str, object], findings: Findings) -> None:
-    """What `static` says: limits, the link's best, and `amdgpu_info`."""
+    """Values of `static`: limits, the link's maximum, and `gpu_info`."""
     for leaf in _STATIC:
         section = _section(card, leaf.section)
         if not isinstance(section, str) and leaf.key in section:
             _give(findings, leaf.family, _measure(section[leaf.key], leaf.units), *leaf.labels)
     ppt = fold(fold(card.get("limit")).get("ppt0"))
     if "socket_power_limit" in ppt:
-        _give(findings, "amdgpu_power_cap_watts", _measure(ppt["socket_power_limit"], _WATTS))
+        _give(findings, "gpu_power_cap_watts", _measure(ppt["socket_power_limit"], _WATTS))
     asic, board, driver, partition = (fold(card.get(name)) for name in ("asic", "board", "driver", "partition"))
     vbios = fold(card.get("ifwi", card.get("vbios")))
     facts = (
@@ -374,6 +374,7 @@ def _read_facts(index: int, card: Mapping[str, object], findings: Findings) -> N
         label(board.get("product_serial")),
         label(vbios.get("part_number")),
         label(partition.get("accelerator_partition", partition.get("compute_partition"))),
+        "",  # uuid
     )
     if any(facts):
-        findings.give("amdgpu_info", 1.0, f"gpu{index}", *facts)
+        findings.give("gpu_info", 1.0, f"gpu{index}", *facts)

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from cadenza.clock import NS_PER_S
+from cadenza.readings import Reason
 from cadenza.telemetry.cards.drm import read_bad_pages, read_ras
 from cadenza.telemetry.findings import Findings
-from cadenza.telemetry.reading import Reason
 from cadenza.telemetry.root import UnreadableError
 
 _WRAP_J = 65_536.0  # 32 bits of 2⁻¹⁶ J: four minutes of a card at 254 W
@@ -31,7 +31,7 @@ class EnergyCounter:
         self._rested = True
 
     def add(self, joules: float, clock_s: float | None) -> float:
-        """The whole count, `joules` being what the chip says and `clock_s` the driver's clock with it.
+        """The whole count, `joules` being the chip's counter and `clock_s` the driver's clock at that value.
 
         A fall is a wrap if it then took less than 600 W since the last call, and no rest; else the chip began anew.
         """
@@ -46,9 +46,9 @@ class EnergyCounter:
 
 
 class ErrorCounters:
-    """RAS errors and bad pages of one card, asked for every 10 s: each query costs the chip a round of its own.
+    """RAS errors and bad pages of one card, read every 10 s: each query interrupts the chip.
 
-    A count that jumps by a million is not believed: the jump is out_of_range, and subtracted from then on.
+    A count that jumps by a million is implausible: the jump is out_of_range, and subtracted from then on.
     """
 
     def __init__(self) -> None:
@@ -57,33 +57,33 @@ class ErrorCounters:
         self._excess: dict[tuple[str, str], int] = {}
         self._counts: dict[tuple[str, str], int] = {}
         self._lacks: dict[str, Reason] = {}
-        self._found = Findings("")
+        self._findings = Findings("", "amd")
 
     def read(self, device: Path, now_ns: int, findings: Findings) -> None:
-        """What was found last, asked anew if that is 10 s ago."""
+        """Add the latest values, which are read again after 10 s."""
         if self._due_ns is None or now_ns >= self._due_ns:
             self._due_ns = now_ns + RAS_PERIOD_S * NS_PER_S
-            self._found = Findings(findings.gpu)
-            self._ask(device, self._found)
-        findings.include(self._found)
+            self._findings = Findings(findings.gpu, "amd")
+            self._ask(device, self._findings)
+        findings.include(self._findings)
 
     def _ask(self, device: Path, findings: Findings) -> None:
         self._counts, self._lacks = {}, {}
-        for block, found in read_ras(device).items():
-            if isinstance(found, UnreadableError):
-                self._lacks[block] = found.reason
+        for block, errors in read_ras(device).items():
+            if isinstance(errors, UnreadableError):
+                self._lacks[block] = errors.reason
                 continue
-            for severity, count in found.items():
+            for severity, count in errors.items():
                 self._count((block, severity), count)
         for (block, severity), count in self._counts.items():
-            findings.give("amdgpu_ras_errors_total", count, block, severity)
+            findings.give("gpu_ras_errors_total", count, block, severity)
         for block, reason in self._lacks.items():
-            findings.lack("amdgpu_ras_errors_total", reason, block, "")
+            findings.lack("gpu_ras_errors_total", reason, block, "")
         try:
             for state, pages in read_bad_pages(device).items():
-                findings.give("amdgpu_bad_pages", pages, state)
+                findings.give("gpu_bad_pages", pages, state)
         except UnreadableError as error:
-            findings.lack("amdgpu_bad_pages", error.reason)
+            findings.lack("gpu_bad_pages", error.reason)
 
     def _count(self, key: tuple[str, str], count: int) -> None:
         before = self._before.get(key, 0)

@@ -31,7 +31,7 @@ _ASLEEP = frozenset({"suspended", "suspending"})
 
 
 class CardPath(NamedTuple):
-    """A card: its PCI address, its name (card1), its device folder and its render node (renderD128; empty: not told).
+    """A card: its PCI address, its name (card1), its device folder and its render node (renderD128; empty: unknown).
 
     `life` is the number of the folder that the driver made for it. Another one means that the driver took the card
     anew: it was exchanged, or the driver was loaded again.
@@ -44,7 +44,7 @@ class CardPath(NamedTuple):
     life: int
 
 
-# A card's name → what its folder and `uevent` are told from others by, and who it was; None: none of ours.
+# A card's name → the identity of its folder and `uevent`, and the card; None: not an amdgpu card.
 KnownCards = dict[str, tuple[tuple[int, ...], CardPath | None]]
 
 
@@ -52,7 +52,7 @@ def find_cards(root: Path, known: KnownCards | None = None) -> list[CardPath]:
     """Cards that the amdgpu driver runs, by number: not AMD's without it, nor anyone else's, nor a partition.
 
     Partitions of an MI300 beyond the first are platform devices of another driver; they have no sensors. In a
-    container, only those that were passed in, where that can be told. `known` is the caller's, for one look after the
+    container, only those that were passed in, where that is known. `known` is the caller's, from one round to the
     other: a card whose folder and `uevent` are the same as before is not read again. A card that is gone takes them
     along, so this finds out at once.
     """
@@ -63,7 +63,7 @@ def find_cards(root: Path, known: KnownCards | None = None) -> list[CardPath]:
         return []
     matches = [match for name in names if (match := _CARD.fullmatch(name))]
     known = {} if known is None else known
-    found: dict[str, CardPath] = {}
+    by_address: dict[str, CardPath] = {}
     for match in sorted(matches, key=lambda match: int(match[1]))[:_MAX_CARDS]:
         name = match[0]
         try:
@@ -78,17 +78,17 @@ def find_cards(root: Path, known: KnownCards | None = None) -> list[CardPath]:
         if before is None or before[0] != stamp:
             before = known[name] = stamp, _identify(Path(folder, name, "device"), life)
         if (path := before[1]) is not None:
-            found.setdefault(path.gpu, path)
+            by_address.setdefault(path.gpu, path)
     for name in known.keys() - {match[0] for match in matches}:
         del known[name]
-    return _passed_in(list(found.values()), root, names)
+    return _passed_in(list(by_address.values()), root, names)
 
 
 def _passed_in(cards: list[CardPath], root: Path, names: list[str]) -> list[CardPath]:
     """Those of `cards` whose render node is in dev/dri. A container sees the sysfs of all of the host's cards.
 
     All, where dev/dri has no render node (an exporter that was given sysfs alone), and where it has one of anything
-    else that is in `names`: with partitions, and other makers' cards, it cannot be told who is meant. The node of a
+    else that is in `names`: with partitions, and other vendors' cards, it is ambiguous which are meant. The node of a
     card that is gone may stay behind, and must not bring the others in.
     """
     try:
@@ -125,9 +125,9 @@ def parse_uevent(text: str) -> dict[str, str]:
 
 
 def read_asleep(device: Path) -> bool:
-    """Whether the card is suspended, which nothing else but this file may ask without waking it.
+    """Whether the card is suspended, which only this file shows without waking it.
 
-    A card without the file cannot sleep. UnreadableError for one whose state cannot be told: better left alone.
+    A card without the file cannot sleep. UnreadableError for one whose state is unknown: it is not read further.
     """
     try:
         status = read_text(f"{device}/power/runtime_status")
@@ -143,7 +143,7 @@ def read_asleep(device: Path) -> bool:
 
 
 def read_fact(path: Path) -> str:
-    """One line of printable text that never changes; empty if there is none, or the card says N/A."""
+    """One line of printable text that never changes; empty if there is none, or it is N/A."""
     try:
         text = read_text(path)
     except UnreadableError:
@@ -184,32 +184,32 @@ def _link_speed(path: Path) -> Callable[[], float]:
 
 
 def plan_device(device: Path) -> Plan:
-    """How to read busy shares, memory, link and replays; what there may be and is not, tells so itself.
+    """How to read busy shares, memory, link and replays; an optional file that is absent is reported by its read.
 
     Often: busy shares and VRAM in use. The host's memory in use, and what is in use of the VRAM that the host can
-    reach, say little by the half second.
+    reach, gain little from half a second.
     """
     often: list[Attempt] = [
-        ("amdgpu_busy_ratio", scaled(device / "gpu_busy_percent", 100), ()),
-        ("amdgpu_memory_busy_ratio", scaled(device / "mem_busy_percent", 100), ()),
-        ("amdgpu_memory_used_bytes", scaled(device / "mem_info_vram_used", 1), ("vram",)),
+        ("gpu_busy_ratio", scaled(device / "gpu_busy_percent", 100), ()),
+        ("gpu_memory_busy_ratio", scaled(device / "mem_busy_percent", 100), ()),
+        ("gpu_memory_used_bytes", scaled(device / "mem_info_vram_used", 1), ("vram",)),
     ]
     seldom: list[Attempt] = []
     for pool in _POOLS:
         size, used = (scaled(device / f"mem_info_{pool}_{end}", 1) for end in ("total", "used"))
-        seldom.append(("amdgpu_memory_size_bytes", size, (pool,)))
+        seldom.append(("gpu_memory_size_bytes", size, (pool,)))
         if pool != "vram":
-            seldom.append(("amdgpu_memory_used_bytes", used, (pool,)))
+            seldom.append(("gpu_memory_used_bytes", used, (pool,)))
     for state in ("current", "max"):
         speed = _link_speed(device / f"{state}_link_speed")
-        seldom.append(("amdgpu_pcie_link_speed_transfers_per_second", speed, (state,)))
-        seldom.append(("amdgpu_pcie_link_width_lanes", scaled(device / f"{state}_link_width", 1), (state,)))
-    seldom.append(("amdgpu_pcie_replays_total", scaled(device / "pcie_replay_count", 1), ()))
+        seldom.append(("gpu_pcie_link_speed_transfers_per_second", speed, (state,)))
+        seldom.append(("gpu_pcie_link_width_lanes", scaled(device / f"{state}_link_width", 1), (state,)))
+    seldom.append(("gpu_pcie_replays_total", scaled(device / "pcie_replay_count", 1), ()))
     return Plan(often, seldom)
 
 
 def parse_ras_counts(text: str) -> dict[str, int]:
-    """Errors by severity. UnreadableError: asleep while the driver may not ask (a reset is on), else malformed."""
+    """Errors by severity. UnreadableError: asleep while the driver may not query (during a reset), else malformed."""
     if "currently inaccessible" in text:
         raise UnreadableError("asleep")
     counts = {_SEVERITIES[m[1]]: int(m[2]) for m in map(_COUNT.fullmatch, text.splitlines()) if m}
@@ -219,38 +219,38 @@ def parse_ras_counts(text: str) -> dict[str, int]:
 
 
 def read_ras(device: Path) -> dict[str, dict[str, int] | UnreadableError]:
-    """Errors by block (umc, gfx, …) and severity, or why a block does not tell; empty on a card without RAS."""
+    """Errors by block (umc, gfx, …) and severity, or why a block has none; empty on a card without RAS."""
     try:
         names = sorted(entry.name for entry in (device / "ras").iterdir() if entry.name.endswith("_err_count"))
     except OSError:
         return {}
-    found: dict[str, dict[str, int] | UnreadableError] = {}
+    errors: dict[str, dict[str, int] | UnreadableError] = {}
     for name in names:
         block = clean(name.removesuffix("_err_count"))
         if block:
             try:
-                found[block] = parse_ras_counts(read_text(device / "ras" / name))
+                errors[block] = parse_ras_counts(read_text(device / "ras" / name))
             except UnreadableError as error:
-                found[block] = error
-    return found
+                errors[block] = error
+    return errors
 
 
 def parse_bad_pages(text: str) -> dict[str, int]:
-    """Pages by state, all three told; lines are `address : size : state`, on some kernels under a headline.
+    """Pages by state, all three present; lines are `address : size : state`, on some kernels under a headline.
 
-    Nothing at all is no page. UnreadableError: text that is no such list, asleep where it says "inaccessible".
+    Empty text means no page. UnreadableError: text that is no such list, asleep where it is "inaccessible".
     """
     if "currently inaccessible" in text:
         raise UnreadableError("asleep")
     lines = [line for line in map(str.strip, text.splitlines()) if line]
     if lines and not any(_PAGE.fullmatch(line) or line.startswith("gpu pfn") for line in lines):
         raise UnreadableError("malformed")
-    counts = Counter(_PAGE_STATES[found[1].upper()] for found in map(_PAGE.fullmatch, lines) if found)
+    counts = Counter(_PAGE_STATES[errors[1].upper()] for errors in map(_PAGE.fullmatch, lines) if errors)
     return {state: counts[state] for state in _PAGE_STATES.values()}
 
 
 def read_bad_pages(device: Path) -> dict[str, int]:
-    """Pages of VRAM by state. UnreadableError if the card does not tell; out_of_range beyond a MiB of them."""
+    """Pages of VRAM by state. UnreadableError if the card has none; out_of_range beyond a MiB of them."""
     path = device / "ras/gpu_vram_bad_pages"
     data = read_bytes(path)
     if len(data) >= _PAGE_BYTES:

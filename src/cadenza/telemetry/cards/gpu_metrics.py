@@ -1,4 +1,4 @@
-"""The driver's binary file `gpu_metrics`, v1_0 to v1_8, in SI units; what the chip does not tell is left out.
+"""The driver's binary file `gpu_metrics`, v1_0 to v1_8, in SI units; values that the chip does not have are left out.
 
 Layouts: `struct gpu_metrics_v1_*` of Linux `kgd_pp_interface.h`, little-endian, natively aligned. The driver fills the
 whole with ones first, so a field of all ones is one that the chip does not have.
@@ -17,7 +17,7 @@ _MHZ, _TENTH_GT = 1e6, 1e8
 _PER_S, _PER_ONE, _PER_VOLT = 1e9, 100, 1000  # ns, percent, mV
 _ONES = {"B": 0xFF, "H": 0xFFFF, "I": 0xFFFF_FFFF, "Q": 0xFFFF_FFFF_FFFF_FFFF}
 # Where a chip has no energy counter, newer drivers store a 32-bit all-ones into the 64-bit field. The second die of an
-# MI250 has neither power nor energy of its own, and the driver tells 0 of both (`aldebaran_get_gpu_metrics`).
+# MI250 has neither power nor energy of its own, and the driver writes 0 for both (`aldebaran_get_gpu_metrics`).
 _NARROW_ONES = 0xFFFF_FFFF
 
 # name@offset, the struct code, and how often it comes; fields that have no series are left out. The first word is the
@@ -89,19 +89,19 @@ class GpuMetricsError(UnreadableError):
 
 
 class GpuMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """One file. A value that is None, and a key that is not in its dict, is one that the chip does not tell.
+    """One file. A value that is None, and a key that is not in its dict, is one that the chip does not have.
 
     version                  (format, content) revision
     clock_s                  when the driver filled it: its clock since boot
     temperatures_celsius     by sensor: edge, junction, mem, vrgfx, vrsoc, vrmem, hbm0 … hbm3
-    busy_ratio, memory_busy_ratio   as told, so that a value above 1 can be seen
+    busy_ratio, memory_busy_ratio   unclipped, so that a value above 1 can be seen
     average_power_watts, instant_power_watts   of the socket; a version has one of the two. An average of 0 is none
     energy_joules            since the driver was loaded; v1_1 on. Some chips count in 32 bits: it wraps at 65,536 J.
-                             0 is none: no chip that counts is at 0 when it can be asked
+                             0 is none: a counter is never 0 once it can be read
     clocks_hertz             by domain: sclk, mclk, socclk, vclk0, …; sclk0 … sclk7 where each die has its own
     voltages_volts           by rail: vddgfx, soc, mem
     throttle_status          bits as the chip has them; indep_throttle_status: as the kernel has them, the same for all
-    cycles                   of the chip's control loop (v1_6 on), whose length no source tells; `residencies_cycles` by
+    cycles                   of the chip's control loop (v1_6 on), of undocumented length; `residencies_cycles` by
                              reason are counted in the same, so that only the ratio of two differences has a meaning
     """
 
@@ -171,8 +171,8 @@ def parse(data: bytes) -> GpuMetrics:
         raise GpuMetricsError("not_supported")
     if size != layout.size or len(data) < size:
         raise GpuMetricsError("malformed")
-    told = zip(layout.names, layout.fields.unpack_from(data), layout.ones, strict=True)
-    return _convert((format_revision, content_revision), {name: value for name, value, ones in told if value != ones})
+    values = zip(layout.names, layout.fields.unpack_from(data), layout.ones, strict=True)
+    return _convert((format_revision, content_revision), {name: value for name, value, ones in values if value != ones})
 
 
 def _convert(version: tuple[int, int], raw: Mapping[str, int]) -> GpuMetrics:

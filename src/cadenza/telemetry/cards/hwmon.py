@@ -17,9 +17,9 @@ _DEFAULTS = {
     "in": {"0": "vddgfx", "1": "vddnb"},
 }
 _FAMILIES = {
-    "temp": ("amdgpu_temperature_celsius", 1000),
-    "freq": ("amdgpu_clock_hertz", 1),
-    "in": ("amdgpu_voltage_volts", 1000),
+    "temp": ("gpu_temperature_celsius", 1000),
+    "freq": ("gpu_clock_hertz", 1),
+    "in": ("gpu_voltage_volts", 1000),
 }
 _PER_WATT = 1_000_000
 _PWM_MAX = 255
@@ -75,17 +75,17 @@ def _plan(folder: Path) -> Plan:
         for limit in ("crit", "emergency"):
             if kind == "temp" and f"temp{number}_{limit}" in names:
                 path = folder / f"temp{number}_{limit}"
-                seldom.append(("amdgpu_temperature_limit_celsius", scaled(path, 1000), (label, limit)))
+                seldom.append(("gpu_temperature_limit_celsius", scaled(path, 1000), (label, limit)))
     if "power1_average" in names:
-        often.append(("amdgpu_power_watts", scaled(folder / "power1_average", _PER_WATT), ("average",)))
+        often.append(("gpu_power_watts", scaled(folder / "power1_average", _PER_WATT), ("average",)))
     if "power1_input" in names:
-        often.append(("amdgpu_power_watts", scaled(folder / "power1_input", _PER_WATT), ("instant",)))
+        often.append(("gpu_power_watts", scaled(folder / "power1_input", _PER_WATT), ("instant",)))
     if "power1_cap" in names:
-        seldom.append(("amdgpu_power_cap_watts", scaled(folder / "power1_cap", _PER_WATT), ()))
+        seldom.append(("gpu_power_cap_watts", scaled(folder / "power1_cap", _PER_WATT), ()))
     if "fan1_input" in names:
-        seldom.append(("amdgpu_fan_speed_rpm", scaled(folder / "fan1_input", 1), ()))
+        seldom.append(("gpu_fan_speed_rpm", scaled(folder / "fan1_input", 1), ()))
     if "pwm1" in names:
-        seldom.append(("amdgpu_fan_ratio", scaled(folder / "pwm1", _pwm_max(folder)), ()))
+        seldom.append(("gpu_fan_ratio", scaled(folder / "pwm1", _pwm_max(folder)), ()))
     return plan
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from cadenza.readings import Missing, Reason
 from cadenza.telemetry.findings import Findings
-from cadenza.telemetry.reading import Missing, Reason
 from cadenza.telemetry.root import UnreadableError, read_integer, read_text
 
 _LINE = re.compile(r"([a-z][a-z0-9_]{0,63}) ([0-9]{1,20})", re.ASCII)
@@ -23,8 +23,8 @@ class Node(NamedTuple):
     number      of the folder, as ROCm counts agents, CPUs included
     gpu         PCI address of the card; partitions of one card share it
     gpu_id      what process files are named after
-    gfx         gfx906, gfx1030, … ; empty if not told
-    vram_bytes  of the first memory bank; None if not told
+    gfx         gfx906, gfx1030, … ; empty if unknown
+    vram_bytes  of the first memory bank; None if unknown
     """
 
     number: int
@@ -34,8 +34,8 @@ class Node(NamedTuple):
     vram_bytes: int | None
 
 
-class Process(NamedTuple):
-    """What process `pid` (the host's number) has on one GPU: VRAM, and the time of its copies; None if not told."""
+class ComputeProcess(NamedTuple):
+    """What process `pid` (the host's number) has on one GPU: VRAM, and the time of its copies; None if unknown."""
 
     pid: str
     gpu_id: int
@@ -62,7 +62,7 @@ def gfx_name(gfx_target_version: int) -> str:
 
 
 class Topology:
-    """The GPU nodes; read again when the kernel says that they changed (`generation_id`), or if it does not say."""
+    """The GPU nodes; read again when `generation_id` changes, or where there is none."""
 
     def __init__(self, root: Path) -> None:
         self._folder = root / "sys/class/kfd/kfd/topology"
@@ -71,7 +71,7 @@ class Topology:
         self._missing: list[Missing] = []
 
     def read(self) -> tuple[list[Node], list[Missing]]:
-        """Nodes in their order; nodes that could not be read are missing, under `amdgpu_info` and no card.
+        """Nodes in their order; nodes that could not be read are missing, under `gpu_info` and no card.
 
         A topology that is not there at all (no ROCm driver) is no nodes, and nothing missing: the cards still are.
         """
@@ -83,7 +83,7 @@ class Topology:
             self._nodes, self._missing = [], []
             for number in _numbers(self._folder / "nodes"):
                 self._read_node(number)
-            # one that is asleep or denied now may be readable at the next look
+            # one that is asleep or denied now may be readable in the next round
             self._generation = generation if not self._missing else None
         return self._nodes, self._missing
 
@@ -95,12 +95,12 @@ class Topology:
                 return
             properties = parse_properties(read_text(folder / "properties"))
         except UnreadableError as error:
-            # The device cgroup answers EPERM here; a card that sleeps tells its topology all the same.
+            # The device cgroup answers EPERM here; a suspended card has its topology all the same.
             reason: Reason = "denied" if error.reason == "asleep" else error.reason
-            self._missing.append(Missing("amdgpu_info", "", reason))
+            self._missing.append(Missing("gpu_info", "", reason))
             return
         if "location_id" not in properties:
-            self._missing.append(Missing("amdgpu_info", "", "malformed"))
+            self._missing.append(Missing("gpu_info", "", "malformed"))
             return
         try:
             bank = parse_properties(read_text(folder / "mem_banks/0/properties"))
@@ -111,7 +111,7 @@ class Topology:
         self._nodes.append(Node(number, gpu, gpu_id, gfx, bank.get("size_in_bytes")))
 
 
-def read_processes(root: Path, gpu_ids: frozenset[int]) -> Iterator[Process]:
+def read_processes(root: Path, gpu_ids: frozenset[int]) -> Iterator[ComputeProcess]:
     """Compute processes with files of those GPUs, the lowest pids first; at most 1024 processes are looked at.
 
     `cu_occupancy` is never read: the answer stalls the compute units' counters, and is all ones where there is none.
@@ -132,7 +132,7 @@ def read_processes(root: Path, gpu_ids: frozenset[int]) -> Iterator[Process]:
         for gpu_id, values in sorted(found.items()):
             sdma_us = values.get("sdma")
             sdma_s = None if sdma_us is None else sdma_us / _MICROSECONDS
-            yield Process(str(pid), gpu_id, values.get("vram"), sdma_s)
+            yield ComputeProcess(str(pid), gpu_id, values.get("vram"), sdma_s)
 
 
 def add_processes(findings: dict[str, Findings], nodes: list[Node], root: Path) -> None:
@@ -147,9 +147,9 @@ def add_processes(findings: dict[str, Findings], nodes: list[Node], root: Path) 
         if process.sdma_s is not None:
             sdma[key] = sdma.get(key, 0.0) + process.sdma_s
     for (gpu, pid), used_bytes in vram.items():
-        findings[gpu].give("amdgpu_process_memory_bytes", used_bytes, pid)
+        findings[gpu].give("gpu_process_memory_bytes", used_bytes, pid)
     for (gpu, pid), seconds in sdma.items():
-        findings[gpu].give("amdgpu_process_sdma_seconds_total", seconds, pid)
+        findings[gpu].give("gpu_process_sdma_seconds_total", seconds, pid)
 
 
 def _names(folder: Path) -> list[str]:

@@ -1,6 +1,6 @@
-"""NVIDIA cards, through the driver's own library (NVML) and its Python face, nvidia-ml-py: extra `[nvidia]`.
+"""NVIDIA cards, through the driver's own library (NVML) and its Python binding, nvidia-ml-py: extra `[nvidia]`.
 
-The families are `nvidia_…`; `gpu` is the PCI address as the kernel writes it: 0000:65:00.0. Source: NVML API reference.
+`gpu` is the PCI address as the kernel writes it: 0000:65:00.0. Source: NVML API reference.
 """
 
 import importlib
@@ -9,19 +9,19 @@ from functools import partial
 from math import isfinite
 from typing import Any
 
+from cadenza.readings import Collected, Collector, Missing, Reading, Reason
 from cadenza.record import printable
 from cadenza.telemetry.cards.smi import pci_address
 from cadenza.telemetry.findings import RANGES, Findings
-from cadenza.telemetry.reading import Collected, Missing, Reading, Reason
 
 _EXPECTED = (
-    *("nvidia_busy_ratio", "nvidia_memory_busy_ratio", "nvidia_memory_size_bytes", "nvidia_memory_used_bytes"),
-    *("nvidia_temperature_celsius", "nvidia_power_watts", "nvidia_power_cap_watts", "nvidia_energy_joules_total"),
-    *("nvidia_clock_hertz", "nvidia_fan_ratio", "nvidia_throttled"),
-    *("nvidia_pcie_link_speed_transfers_per_second", "nvidia_pcie_link_width_lanes", "nvidia_pcie_replays_total"),
+    *("gpu_busy_ratio", "gpu_memory_busy_ratio", "gpu_memory_size_bytes", "gpu_memory_used_bytes"),
+    *("gpu_temperature_celsius", "gpu_power_watts", "gpu_power_cap_watts", "gpu_energy_joules_total"),
+    *("gpu_clock_hertz", "gpu_fan_ratio", "gpu_throttled"),
+    *("gpu_pcie_link_speed_transfers_per_second", "gpu_pcie_link_width_lanes", "gpu_pcie_replays_total"),
 )
-_CONSTANT = ("nvidia_temperature_limit_celsius",)
-_PCIE = ("nvidia_pcie_received_bytes_per_second", "nvidia_pcie_sent_bytes_per_second")
+_CONSTANT = ("gpu_temperature_limit_celsius",)
+_PCIE = ("gpu_pcie_received_bytes_per_second", "gpu_pcie_sent_bytes_per_second")
 # Of nvmlClocksEventReasons, without GpuIdle: an idle clock is nobody's limit.
 _THROTTLING = {
     0x2: "applications_clocks_setting",
@@ -64,7 +64,7 @@ class _LostError(Exception):
     """The card has fallen off the bus."""
 
 
-class NvmlCollector:
+class NvmlCollector(Collector):
     """Every card that NVML shows. `library` stands in for the module `pynvml`; None: it is imported by the first round.
 
     Without the library, or without the driver, the first round has one Missing (absent), and the following ones have
@@ -100,11 +100,11 @@ class NvmlCollector:
             return Collected([], [Missing(self.name, "", self._reason(error))])
         result = Collected([], [])
         for index in range(count):
-            self._look(index, result)
+            self._read_card(index, result)
         there = {dict(reading.labels)["gpu"] for reading in result.readings} | {lack.gpu for lack in result.missing}
         for gpu in self._seen:
             if gpu not in there:
-                result.readings.append(Reading("nvidia_up", (("gpu", gpu),), 0.0))
+                result.readings.append(Reading("gpu_up", (("gpu", gpu), ("vendor", "nvidia")), 0.0))
         if not result.readings and not result.missing:
             result.missing.append(Missing(self.name, "", "absent"))
         return result
@@ -124,14 +124,14 @@ class NvmlCollector:
         self._constants.clear()
         return None
 
-    def _look(self, index: int, result: Collected) -> None:
-        """One card, into `result`; one that is lost is down, and nothing else is told of it."""
+    def _read_card(self, index: int, result: Collected) -> None:
+        """One card, into `result`; one that is lost is down, and has no other reading."""
         gpu = self._gpus.get(index, "")
         try:
             handle = self._library.nvmlDeviceGetHandleByIndex(index)
             gpu = pci_address(_text(self._library.nvmlDeviceGetPciInfo(handle).busId)) or ""
             if not gpu:
-                result.missing.append(Missing("nvidia_up", "", "malformed"))
+                result.missing.append(Missing("gpu_up", "", "malformed"))
                 return
             self._gpus[index] = gpu
             self._seen[gpu] = None
@@ -142,12 +142,12 @@ class NvmlCollector:
         except Exception as error:
             lost = isinstance(error, _LostError) or self._code(error) == _GPU_IS_LOST
             if lost and gpu:
-                result.readings.append(Reading("nvidia_up", (("gpu", gpu),), 0.0))
+                result.readings.append(Reading("gpu_up", (("gpu", gpu), ("vendor", "nvidia")), 0.0))
             else:
-                result.missing.append(Missing("nvidia_up", gpu, "absent" if lost else self._reason(error)))
+                result.missing.append(Missing("gpu_up", gpu, "absent" if lost else self._reason(error)))
             return
         if readings:
-            result.readings.append(Reading("nvidia_up", (("gpu", gpu),), 1.0))
+            result.readings.append(Reading("gpu_up", (("gpu", gpu), ("vendor", "nvidia")), 1.0))
         constants = self._constants[gpu]
         result.readings.extend([*constants.readings, *readings])
         result.missing.extend([*constants.missing, *missing])
@@ -170,31 +170,32 @@ class _Card:
         self._nvml = library
         self._handle = handle
         self._reason = reason
-        self._findings = Findings(gpu)
+        self._findings = Findings(gpu, "nvidia")
 
     def read_constants(self) -> Collected:
         nvml, handle = self._nvml, self._handle
         texts = []
-        for ask in (
+        for read in (
             lambda: nvml.nvmlDeviceGetName(handle),
             nvml.nvmlSystemGetDriverVersion,
             lambda: nvml.nvmlDeviceGetUUID(handle),
             lambda: nvml.nvmlDeviceGetVbiosVersion(handle),
         ):
             try:
-                texts.append(printable(_text(ask()), _LABEL_CHARS))
+                texts.append(printable(_text(read()), _LABEL_CHARS))
             except Exception as error:
                 self._stop_if_lost(error)
                 texts.append("")
-        self._findings.give("nvidia_info", 1.0, *texts)
+        product, driver, uuid, vbios = texts
+        self._findings.give("gpu_info", 1.0, "", "", "", product, driver, "", "", vbios, "", uuid)
         for threshold, sensor, limit in (
             ("SLOWDOWN", "gpu", "crit"),
             ("SHUTDOWN", "gpu", "emergency"),
             ("MEM_MAX", "mem", "crit"),
         ):
-            self._ask("nvidia_temperature_limit_celsius", partial(self._threshold, threshold), sensor, limit)
+            self._read("gpu_temperature_limit_celsius", partial(self._threshold, threshold), sensor, limit)
         collected = self._findings.collect(_CONSTANT)
-        self._findings = Findings(self._findings.gpu)
+        self._findings = Findings(self._findings.gpu, "nvidia")
         return collected
 
     def read(self, pcie: bool) -> Collected:
@@ -204,55 +205,55 @@ class _Card:
         self._read_link()
         if pcie:
             for family, way in zip(_PCIE, ("RX", "TX"), strict=True):
-                self._ask(family, partial(self._throughput, way))
+                self._read(family, partial(self._throughput, way))
         return self._findings.collect((*_EXPECTED, *(_PCIE if pcie else ())))
 
     def _read_activity(self) -> None:
         nvml, handle = self._nvml, self._handle
-        self._ask("nvidia_busy_ratio", lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / _PER_CENT)
-        self._ask("nvidia_memory_busy_ratio", lambda: nvml.nvmlDeviceGetUtilizationRates(handle).memory / _PER_CENT)
-        self._ask("nvidia_memory_size_bytes", lambda: self._memory().total, "vram")
-        self._ask("nvidia_memory_used_bytes", lambda: self._memory().used, "vram")
-        self._ask(
-            "nvidia_temperature_celsius",
+        self._read("gpu_busy_ratio", lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / _PER_CENT)
+        self._read("gpu_memory_busy_ratio", lambda: nvml.nvmlDeviceGetUtilizationRates(handle).memory / _PER_CENT)
+        self._read("gpu_memory_size_bytes", lambda: self._memory().total, "vram")
+        self._read("gpu_memory_used_bytes", lambda: self._memory().used, "vram")
+        self._read(
+            "gpu_temperature_celsius",
             lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
             "gpu",
         )
-        self._ask("nvidia_temperature_celsius", lambda: self._field(nvml.NVML_FI_DEV_MEMORY_TEMP), "mem")
-        self._ask("nvidia_fan_ratio", lambda: nvml.nvmlDeviceGetFanSpeed(handle) / _PER_CENT)
+        self._read("gpu_temperature_celsius", lambda: self._field(nvml.NVML_FI_DEV_MEMORY_TEMP), "mem")
+        self._read("gpu_fan_ratio", lambda: nvml.nvmlDeviceGetFanSpeed(handle) / _PER_CENT)
 
     def _read_power(self) -> None:
-        nvml, handle, family = self._nvml, self._handle, "nvidia_power_watts"
-        average = self._ask(family, lambda: self._field(nvml.NVML_FI_DEV_POWER_AVERAGE) / _MILLI, "average")
-        instant = self._ask(family, lambda: self._field(nvml.NVML_FI_DEV_POWER_INSTANT) / _MILLI, "instant")
+        nvml, handle, family = self._nvml, self._handle, "gpu_power_watts"
+        average = self._read(family, lambda: self._field(nvml.NVML_FI_DEV_POWER_AVERAGE) / _MILLI, "average")
+        instant = self._read(family, lambda: self._field(nvml.NVML_FI_DEV_POWER_INSTANT) / _MILLI, "instant")
         if not (average or instant):
             # Older than the two fields: the power of the moment (of Ampere under a driver before 530, over a second).
-            self._ask(family, lambda: nvml.nvmlDeviceGetPowerUsage(handle) / _MILLI, "instant")
-        self._ask("nvidia_power_cap_watts", lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / _MILLI)
-        self._ask("nvidia_energy_joules_total", lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / _MILLI)
+            self._read(family, lambda: nvml.nvmlDeviceGetPowerUsage(handle) / _MILLI, "instant")
+        self._read("gpu_power_cap_watts", lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / _MILLI)
+        self._read("gpu_energy_joules_total", lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / _MILLI)
 
     def _read_clocks(self) -> None:
         nvml, handle = self._nvml, self._handle
         for domain in ("graphics", "sm", "mem", "video"):
-            self._ask("nvidia_clock_hertz", partial(self._clock, domain), domain)
+            self._read("gpu_clock_hertz", partial(self._clock, domain), domain)
         try:
-            ask = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
-            mask = int((ask or nvml.nvmlDeviceGetCurrentClocksThrottleReasons)(handle))
+            reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+            mask = int((reasons or nvml.nvmlDeviceGetCurrentClocksThrottleReasons)(handle))
         except Exception as error:
             self._stop_if_lost(error)
-            self._findings.lack("nvidia_throttled", self._reason(error))
+            self._findings.lack("gpu_throttled", self._reason(error))
             return
         for bit, reason in _THROTTLING.items():
-            self._findings.give("nvidia_throttled", float(bool(mask & bit)), reason)
+            self._findings.give("gpu_throttled", float(bool(mask & bit)), reason)
 
     def _read_link(self) -> None:
         nvml, handle = self._nvml, self._handle
-        speed, width = "nvidia_pcie_link_speed_transfers_per_second", "nvidia_pcie_link_width_lanes"
-        self._ask(speed, lambda: _LINK_SPEEDS[nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)], "current")
-        self._ask(speed, lambda: _LINK_SPEEDS[nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)], "max")
-        self._ask(width, lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle), "current")
-        self._ask(width, lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle), "max")
-        self._ask("nvidia_pcie_replays_total", lambda: nvml.nvmlDeviceGetPcieReplayCounter(handle))
+        speed, width = "gpu_pcie_link_speed_transfers_per_second", "gpu_pcie_link_width_lanes"
+        self._read(speed, lambda: _LINK_SPEEDS[nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)], "current")
+        self._read(speed, lambda: _LINK_SPEEDS[nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)], "max")
+        self._read(width, lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle), "current")
+        self._read(width, lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle), "max")
+        self._read("gpu_pcie_replays_total", lambda: nvml.nvmlDeviceGetPcieReplayCounter(handle))
 
     def _threshold(self, what: str) -> float:
         threshold = getattr(self._nvml, f"NVML_TEMPERATURE_THRESHOLD_{what}")
@@ -263,7 +264,7 @@ class _Card:
         return float(self._nvml.nvmlDeviceGetClockInfo(self._handle, clock)) * _MHZ
 
     def _throughput(self, way: str) -> float:
-        """Bytes a second, over NVML's 20 ms. It says KB; 1000 is taken, 1024 would be 2.4 % more."""
+        """Bytes a second, over NVML's 20 ms. NVML documents KB: 1000 is assumed, 1024 would be 2.4 % more."""
         counter = getattr(self._nvml, f"NVML_PCIE_UTIL_{way}_BYTES")
         return float(self._nvml.nvmlDeviceGetPcieThroughput(self._handle, counter)) * _KB
 
@@ -284,15 +285,15 @@ class _Card:
             raise self._nvml.NVMLError(value.nvmlReturn)
         return float(getattr(value.value, _FIELD_VALUES[value.valueType]))
 
-    def _ask(self, family: str, read: Callable[[], float], *labels: str) -> bool:
-        """What `read` gives, in the bounds of the same family of AMD's; or why not. Whether there is a value."""
+    def _read(self, family: str, read: Callable[[], float], *labels: str) -> bool:
+        """What `read` gives, within the bounds of its family (`RANGES`); or why not. Whether there is a value."""
         try:
             value = float(read())
         except Exception as error:
             self._stop_if_lost(error)
             self._findings.lack(family, self._reason(error), *labels)
             return False
-        low, high = RANGES.get(family.replace("nvidia_", "amdgpu_", 1), (0, 2.0**64))
+        low, high = RANGES.get(family, (0, 2.0**64))
         fits = isfinite(value) and low <= value <= high
         if fits:
             self._findings.give(family, value, *labels)
@@ -308,5 +309,5 @@ class _Card:
 
 
 def _text(value: Any) -> str:
-    """NVML's texts are bytes in older versions of the Python face."""
+    """NVML's texts are bytes in older versions of the Python binding."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -1,4 +1,4 @@
-"""PCIe traffic of the cards that count it, in threads of their own: every read of `pcie_bw` sleeps a second.
+"""PCIe traffic of the cards that count it, a thread a card: every read of `pcie_bw` blocks for a second.
 
 The driver zeroes the counters, sleeps and reads them, so two readers spoil each other's numbers. Vega and MI50 to MI200
 have the file; Navi and MI300 do not.
@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cadenza.clock import NS_PER_S, Clock, MonotonicClock
+from cadenza.readings import Collected, Collector, Missing, Reading, Reason
 from cadenza.telemetry.cards.drm import KnownCards, find_cards, read_asleep
 from cadenza.telemetry.findings import Findings
-from cadenza.telemetry.reading import Collected, Missing, Reading, Reason
 from cadenza.telemetry.root import UnreadableError, read_text
 
-_FAMILIES = ("amdgpu_pcie_received_bytes_per_second", "amdgpu_pcie_sent_bytes_per_second")
+_FAMILIES = ("gpu_pcie_received_bytes_per_second", "gpu_pcie_sent_bytes_per_second")
 _MESSAGES = re.compile(r"([0-9]{1,20}) ([0-9]{1,20}) ([0-9]{1,5})", re.ASCII)
 _MAX_PAYLOAD = 4096  # of PCIe
 STALE_S = 5.0
 # A driver that has the file and nothing to put into it will not change its mind soon.
 _PAUSE_S, _LONG_PAUSE_S = 1.0, 60.0
-_STOP_S = 1.5
+_STOP_S, _CLOSE_S = 1.5, 0.5
 
 # Device folders that a thread of this process reads, also one that a stopped collector left stuck in the kernel.
 _taken: set[Path] = set()
@@ -53,48 +53,48 @@ def parse_messages(text: str) -> tuple[float, float]:
 
 
 class Watch:
-    """The one reader of one card: `look` is a round of its thread."""
+    """The one reader of one card: `read_once` is a round of its thread."""
 
     def __init__(self, device: Path, read: Callable[[Path], str], clock: Clock) -> None:
         self.device = device
         self._read = read
         self._clock = clock
         self.began_ns = clock.now_ns()
-        self.asking_ns: int | None = None
-        self.found: tuple[int, tuple[float, float] | Reason] | None = None
+        self.read_began_ns: int | None = None
+        self.result: tuple[int, tuple[float, float] | Reason] | None = None
         self.left = threading.Event()
 
-    def look(self) -> float:
-        """Read once and keep what came; the seconds until the next time. A card that sleeps is not asked."""
-        began_ns = self.asking_ns = self._clock.now_ns()
-        found: tuple[float, float] | Reason
+    def read_once(self) -> float:
+        """Read and keep the result; the seconds until the next read. A suspended card is not read."""
+        began_ns = self.read_began_ns = self._clock.now_ns()
+        result: tuple[float, float] | Reason
         try:
             if read_asleep(self.device):
                 raise UnreadableError("asleep")
-            found = parse_messages(self._read(self.device / "pcie_bw"))
+            result = parse_messages(self._read(self.device / "pcie_bw"))
         except UnreadableError as error:
-            found = error.reason
+            result = error.reason
         except Exception:  # whatever a thread dies of, nobody would hear of
-            found = "failed"
+            result = "failed"
         now_ns = self._clock.now_ns()
-        self.found = (now_ns, found)
-        self.asking_ns = None
-        if found == "not_supported":
+        self.result = (now_ns, result)
+        self.read_began_ns = None
+        if result == "not_supported":
             return _LONG_PAUSE_S
         return max(0.0, _PAUSE_S - (now_ns - began_ns) / NS_PER_S)
 
     def run(self, key: Path) -> None:
         """Until it is left; a read that never returns keeps the card taken."""
         try:
-            while not self.left.is_set() and not self.left.wait(self.look()):
+            while not self.left.is_set() and not self.left.wait(self.read_once()):
                 pass
         finally:
             with _taking:
                 _taken.discard(key)
 
 
-class PcieBandwidth:
-    """A collector of what the threads found last. They begin with the first `collect`, and end with `stop`.
+class PcieBandwidth(Collector):
+    """A collector of the latest result of each thread. They begin with the first `collect`, and end with `stop`.
 
     `read` reads a `pcie_bw`; it may block, which delays nobody.
     """
@@ -118,7 +118,7 @@ class PcieBandwidth:
         for gpu in self._watches.keys() - cards.keys():
             self._watches.pop(gpu).left.set()
         for gpu, device in cards.items():
-            findings = Findings(gpu)
+            findings = Findings(gpu, "amd")
             reason = self._tell(gpu, device, findings)
             if reason is not None:
                 for name in _FAMILIES:
@@ -130,13 +130,17 @@ class PcieBandwidth:
             missing.append(Missing(self.name, "", "absent"))
         return Collected(readings, missing)
 
+    def close(self) -> None:
+        """End the threads; a read that is blocked in the kernel is left behind."""
+        self.stop(_CLOSE_S)
+
     def latest(self, gpu: str) -> Traffic | None:
         """The latest value of that card, however old; None if the last round had none."""
         watch = self._watches.get(gpu)
-        found = None if watch is None else watch.found
-        if found is None or not isinstance(found[1], tuple):
+        result = None if watch is None else watch.result
+        if result is None or not isinstance(result[1], tuple):
             return None
-        return Traffic(*found[1], (self._clock.now_ns() - found[0]) / NS_PER_S)
+        return Traffic(*result[1], (self._clock.now_ns() - result[0]) / NS_PER_S)
 
     def stop(self, within_s: float = _STOP_S) -> list[str]:
         """End the threads; the cards whose read was still stuck after `within_s`. They are left to the kernel."""
@@ -158,12 +162,12 @@ class PcieBandwidth:
             if watch is None:
                 return "failed"
         now_ns, stale_ns = self._clock.now_ns(), STALE_S * NS_PER_S
-        asking_ns, found = watch.asking_ns, watch.found
-        if asking_ns is not None and now_ns - asking_ns > stale_ns:
+        read_began_ns, result = watch.read_began_ns, watch.result
+        if read_began_ns is not None and now_ns - read_began_ns > stale_ns:
             return "timeout"
-        if found is None:
+        if result is None:
             return "timeout" if now_ns - watch.began_ns > stale_ns else None
-        at_ns, value = found
+        at_ns, value = result
         if not isinstance(value, tuple):
             return value
         if now_ns - at_ns > stale_ns:

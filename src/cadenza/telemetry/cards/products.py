@@ -1,4 +1,4 @@
-"""Names of cards by PCI device and revision, for drivers that do not tell one: those that people serve models on."""
+"""Names of cards by PCI device and revision, for drivers that do not give one: cards that are used for serving."""
 
 # (name, gfx), as in libdrm's amdgpu.ids; a device without a revision here is one whose revisions do not differ in name.
 _PRODUCTS: dict[tuple[int, int | None], tuple[str, str]] = {

@@ -1,10 +1,10 @@
-"""What a text of rocm-smi says: `--json` of versions 4 to 7, or `--csv`, whatever stands before it.
+"""Parser of rocm-smi's output: `--json` of versions 4 to 7, or `--csv`, whatever precedes it.
 
 Every value in it is a text, and what could not be read is "N/A", "None" or not there. Names changed at 5.7, 6.0 and
 6.1; they are compared without case. Source: ROCm/amdsmi `rocm_smi/python_smi_tools/rocm_smi.py`, and dumps of users.
 
 `gpu` is the PCI address where the text has it (--showbus), else the tool's own name: card0. Partitions of one socket
-(MI300 in DPX, QPX, CPX) repeat its power, temperatures, clocks and activity: those are told once, of the first of them.
+(MI300 in DPX, QPX, CPX) repeat its power, temperatures, clocks and activity: those are reported once.
 VRAM is each partition's own, and the sum of them where they share one address.
 """
 
@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import NamedTuple
 
+from cadenza.readings import Collected, Missing, Reading, Reason
 from cadenza.telemetry.cards.smi import SmiCollector, find_roots, fold, label, number, pci_address, scaled, unique_id
 from cadenza.telemetry.findings import Findings
-from cadenza.telemetry.reading import Collected, Missing, Reading, Reason
 
 # Flags that every version since 4 has. Not --showbw, which sleeps for a second a card.
 FLAGS = (
@@ -32,19 +32,19 @@ _CLOCK = re.compile(r"(sclk|mclk|fclk|socclk|dcefclk|vclk[01]?|dclk[01]?) clock 
 _MHZ = re.compile(r"\(?(\d{1,9}(?:\.\d{1,9})?) ?mhz\)?", re.ASCII | re.IGNORECASE)
 _LINK = re.compile(r"(?:\d{1,3} )?\(?(\d{1,4}(?:\.\d{1,4})?) ?GT/s x(\d{1,3})\)?", re.ASCII | re.IGNORECASE)
 
-# key → family, labels beside the card's, the tool's unit in the family's.
+# key → family, labels after the card's, the tool's unit in the family's.
 _PLAIN: dict[str, tuple[str, tuple[str, ...], float]] = {
-    "gpu use (%)": ("amdgpu_busy_ratio", (), 0.01),
-    "gpu memory read/write activity (%)": ("amdgpu_memory_busy_ratio", (), 0.01),
-    "average graphics package power (w)": ("amdgpu_power_watts", ("average",), 1),
-    "current socket graphics package power (w)": ("amdgpu_power_watts", ("instant",), 1),
-    "max graphics package power (w)": ("amdgpu_power_cap_watts", (), 1),
-    "fan rpm": ("amdgpu_fan_speed_rpm", (), 1),
-    "current_fan_speed (rpm)": ("amdgpu_fan_speed_rpm", (), 1),
-    "fan speed (%)": ("amdgpu_fan_ratio", (), 0.01),
-    "fan level": ("amdgpu_fan_ratio", (), 0.01),
-    "voltage (mv)": ("amdgpu_voltage_volts", ("vddgfx",), 0.001),
-    "pcie replay count": ("amdgpu_pcie_replays_total", (), 1),
+    "gpu use (%)": ("gpu_busy_ratio", (), 0.01),
+    "gpu memory read/write activity (%)": ("gpu_memory_busy_ratio", (), 0.01),
+    "average graphics package power (w)": ("gpu_power_watts", ("average",), 1),
+    "current socket graphics package power (w)": ("gpu_power_watts", ("instant",), 1),
+    "max graphics package power (w)": ("gpu_power_cap_watts", (), 1),
+    "fan rpm": ("gpu_fan_speed_rpm", (), 1),
+    "current_fan_speed (rpm)": ("gpu_fan_speed_rpm", (), 1),
+    "fan speed (%)": ("gpu_fan_ratio", (), 0.01),
+    "fan level": ("gpu_fan_ratio", (), 0.01),
+    "voltage (mv)": ("gpu_voltage_volts", ("vddgfx",), 0.001),
+    "pcie replay count": ("gpu_pcie_replays_total", (), 1),
 }
 # Until 6.0 this was how busy the memory is; then the share in use took over, under a name of its own at first. Beside
 # any name of the later versions it is taken for neither: the share in use stands in bytes.
@@ -57,25 +57,25 @@ _SINCE_6_1 = frozenset(
 )
 _POOLS = ("vram", "vis_vram", "gtt")
 _MEMORY = {
-    f"{pool} {words} (b)": (f"amdgpu_memory_{what}_bytes", pool)
+    f"{pool} {words} (b)": (f"gpu_memory_{what}_bytes", pool)
     for pool in _POOLS
     for words, what in (("total memory", "size"), ("total used memory", "used"))
 }
-_LINK_SPEED = "amdgpu_pcie_link_speed_transfers_per_second"
-_LINK_WIDTH = "amdgpu_pcie_link_width_lanes"
+_LINK_SPEED = "gpu_pcie_link_speed_transfers_per_second"
+_LINK_WIDTH = "gpu_pcie_link_width_lanes"
 _EXPECTED = (
     *dict.fromkeys(family for family, _, _ in _PLAIN.values()),
-    *("amdgpu_memory_size_bytes", "amdgpu_memory_used_bytes", "amdgpu_temperature_celsius", "amdgpu_clock_hertz"),
+    *("gpu_memory_size_bytes", "gpu_memory_used_bytes", "gpu_temperature_celsius", "gpu_clock_hertz"),
     *(_LINK_SPEED, _LINK_WIDTH),
 )
-_OF_PARTITIONS = ("amdgpu_memory_size_bytes", "amdgpu_memory_used_bytes")
+_OF_PARTITIONS = ("gpu_memory_size_bytes", "gpu_memory_used_bytes")
 # VRAM of a whole socket, GiB, by PCI device id: MI300A, MI300X, MI308X, MI325X, MI350X, MI355X.
 _WHOLE_GIB = {"0x74a0": 128, "0x74a1": 192, "0x74a2": 192, "0x74a5": 256, "0x75a0": 288, "0x75a3": 288}
 _MODES = {"dpx": 2, "tpx": 3, "qpx": 4, "cpx": 8}
 
 
-class Card(NamedTuple):
-    """`slot`: the tool's number. `gpu`: what it is called here. `keys`: what the text says of it, folded."""
+class SmiCard(NamedTuple):
+    """`slot`: the tool's number. `gpu`: what it is called here. `keys`: its part of the text, folded."""
 
     name: str
     slot: int
@@ -117,40 +117,40 @@ def _read_csv(text: str) -> list[dict[str, object]]:
         return []
 
 
-def _find_cards(table: Mapping[str, object]) -> list[Card]:
-    cards: list[Card] = []
+def _find_cards(table: Mapping[str, object]) -> list[SmiCard]:
+    cards: list[SmiCard] = []
     for name, value in table.items():
         match = _CARD.fullmatch(name)
         if match and isinstance(value, dict) and len(cards) < _CARDS:
             keys = fold(value)
-            cards.append(Card(name, int(match[1]), pci_address(keys.get("pci bus")) or name, keys))
+            cards.append(SmiCard(name, int(match[1]), pci_address(keys.get("pci bus")) or name, keys))
     return sorted(cards, key=lambda card: card.slot)
 
 
-def _collect(cards: list[Card], driver: str) -> Collected:
+def _collect(cards: list[SmiCard], driver: str) -> Collected:
     firsts = _find_sockets(cards)
-    found: dict[str, Findings] = {}
-    members: dict[str, list[Card]] = {}
-    tellers: set[str] = set()
+    by_card: dict[str, Findings] = {}
+    members: dict[str, list[SmiCard]] = {}
+    leaders: set[str] = set()
     for position, card in enumerate(cards):
-        findings = found.setdefault(card.gpu, Findings(card.gpu))
+        findings = by_card.setdefault(card.gpu, Findings(card.gpu, "amd"))
         members.setdefault(card.gpu, []).append(card)
         if firsts[position] == position:
-            tellers.add(card.gpu)
+            leaders.add(card.gpu)
             _read_card(card.keys, findings)
-            _tell_facts(card, driver, findings)
+            _read_facts(card, driver, findings)
     result = Collected([], [])
-    for gpu, findings in found.items():
+    for gpu, findings in by_card.items():
         _read_memory(members[gpu], findings)
-        readings, missing = findings.collect(_EXPECTED if gpu in tellers else _OF_PARTITIONS)
-        if any(reading.name != "amdgpu_info" for reading in readings):
-            readings.append(Reading("amdgpu_up", (("gpu", gpu),), 1.0))
+        readings, missing = findings.collect(_EXPECTED if gpu in leaders else _OF_PARTITIONS)
+        if any(reading.name != "gpu_info" for reading in readings):
+            readings.append(Reading("gpu_up", (("gpu", gpu), ("vendor", "amd")), 1.0))
         result.readings.extend(readings)
         result.missing.extend(missing)
     return result
 
 
-def _find_sockets(cards: list[Card]) -> list[int]:
+def _find_sockets(cards: list[SmiCard]) -> list[int]:
     """For each card the position of the first one of its socket, mostly its own.
 
     Partitions of a socket have one PCI address, or differ in the function. Without addresses they are known by their
@@ -174,7 +174,7 @@ def _find_sockets(cards: list[Card]) -> list[int]:
     return firsts
 
 
-def _kind(card: Card) -> tuple[object, int]:
+def _kind(card: SmiCard) -> tuple[object, int]:
     return (card.keys.get("device id"), _count_parts(card.keys))
 
 
@@ -196,14 +196,14 @@ def _read_card(keys: Mapping[str, object], findings: Findings) -> None:
             _give(findings, family, number(value.rstrip("% ") if isinstance(value, str) else value), labels, unit)
         elif match := _TEMPERATURE.fullmatch(key):
             sensor = "mem" if match[1].startswith("mem") else match[1].replace(" ", "")
-            _give(findings, "amdgpu_temperature_celsius", number(value), (sensor,))
+            _give(findings, "gpu_temperature_celsius", number(value), (sensor,))
         elif match := _CLOCK.fullmatch(key):
-            _give(findings, "amdgpu_clock_hertz", _find(_MHZ, value), (match[1],), 1e6)
+            _give(findings, "gpu_clock_hertz", _find(_MHZ, value), (match[1],), 1e6)
         elif key == "pcie clock level":
             _give(findings, _LINK_SPEED, _find(_LINK, value), ("current",), 1e9)
             _give(findings, _LINK_WIDTH, _find(_LINK, value, 2), ("current",))
     if _OLD_MEMORY_BUSY in keys and not keys.keys() & _SINCE_6_1:
-        _give(findings, "amdgpu_memory_busy_ratio", number(keys[_OLD_MEMORY_BUSY]), (), 0.01)
+        _give(findings, "gpu_memory_busy_ratio", number(keys[_OLD_MEMORY_BUSY]), (), 0.01)
 
 
 def _give(findings: Findings, family: str, value: float | Reason, labels: tuple[str, ...], unit: float = 1) -> None:
@@ -221,8 +221,8 @@ def _find(pattern: re.Pattern[str], value: object, group: int = 1) -> float | Re
     return reason if isinstance(reason, str) else "malformed"
 
 
-def _read_memory(cards: list[Card], findings: Findings) -> None:
-    """The memory of the cards that share an address, together; of what one of them does not tell there is no sum."""
+def _read_memory(cards: list[SmiCard], findings: Findings) -> None:
+    """The sum of the memory of cards that share an address; missing if one of them lacks it."""
     for key, (family, pool) in _MEMORY.items():
         values = [number(card.keys[key]) for card in cards if key in card.keys]
         reasons = [value for value in values if isinstance(value, str)]
@@ -232,8 +232,8 @@ def _read_memory(cards: list[Card], findings: Findings) -> None:
             findings.give(family, sum(value for value in values if not isinstance(value, str)), pool)
 
 
-def _tell_facts(card: Card, driver: str, findings: Findings) -> None:
-    """`amdgpu_info`, where there is a fact; `card` in it is the tool's number, which need not be the kernel's."""
+def _read_facts(card: SmiCard, driver: str, findings: Findings) -> None:
+    """`gpu_info`, where there is a fact; `card` in it is the tool's number, which need not be the kernel's."""
     keys = {name: label(value) for name, value in card.keys.items()}
     names = (keys.get(name, "") for name in ("card series", "device name", "card model"))
     facts = (
@@ -245,6 +245,7 @@ def _tell_facts(card: Card, driver: str, findings: Findings) -> None:
         keys.get("serial number", ""),
         keys.get("vbios version", ""),
         keys.get("compute partition", ""),
+        "",  # uuid
     )
     if any(facts):
-        findings.give("amdgpu_info", 1.0, card.name, *facts)
+        findings.give("gpu_info", 1.0, card.name, *facts)

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from cadenza.clock import NS_PER_S, Clock, MonotonicClock
+from cadenza.readings import Collected, Collector, Missing, Reading, Reason
 from cadenza.record import printable
-from cadenza.telemetry.reading import Collected, Missing, Reading, Reason
 from cadenza.telemetry.root import UnreadableError, read_bytes
 
 Tool = Literal["rocm_smi", "amd_smi"]
@@ -107,21 +107,21 @@ def number(value: object) -> float | Reason:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "malformed"
     try:
-        found = float(value)
+        parsed = float(value)
     except OverflowError:
         return "out_of_range"
-    if not isfinite(found):
+    if not isfinite(parsed):
         return "out_of_range"
-    return "not_supported" if found in _ALL_ONES else found
+    return "not_supported" if parsed in _ALL_ONES else parsed
 
 
 def _number_of_text(text: str) -> float | Reason:
     if _NUMBER.fullmatch(text):
         return number(float(text))
-    said = text[:20].lower()
-    if said == "none":  # Python's, where the tool could not read
+    word = text[:20].lower()
+    if word == "none":  # Python's, where the tool could not read
         return "failed"
-    return "not_supported" if not said or said.startswith(("n/a", "unsupported", "not supported")) else "malformed"
+    return "not_supported" if not word or word.startswith(("n/a", "unsupported", "not supported")) else "malformed"
 
 
 def scaled(value: float, scale: float) -> float:
@@ -142,7 +142,7 @@ def unique_id(value: object) -> str:
 
 
 def label(value: object) -> str:
-    """A text as a label: one printable line; empty where the tool says that it has none."""
+    """A text as a label: one printable line; empty where the tool has none."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 64:
         return str(value)
     if not isinstance(value, str) or value.strip().lower() in ("n/a", "none", "unknown"):
@@ -159,23 +159,23 @@ class Finished(NamedTuple):
     whole: bool = True
 
 
-class Child(Protocol):
-    """A child that was started. Neither verb waits longer than it says."""
+class ToolChild(Protocol):
+    """A tool's process. Neither method blocks for longer than its timeout."""
 
     def wait(self, timeout_s: float) -> Finished | None:
-        """What it said, once it has ended; None where it has not within the time."""
+        """Its output and exit code; None if it has not ended in time."""
         ...
 
     def kill(self) -> None:
-        """Ask the kernel to end it. One that sleeps in a driver (state D) goes when the driver lets it."""
+        """Kill it. One that sleeps in a driver (state D) goes when the driver lets it."""
         ...
 
 
-Launch = Callable[[Sequence[str]], Child]
+Launch = Callable[[Sequence[str]], ToolChild]
 
 
 class Process:
-    """`Child` as a process of its own session, read and reaped by a thread: nobody else ever waits for it."""
+    """`ToolChild` as a process of its own session, read and reaped by a thread: nobody else ever waits for it."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(
@@ -235,13 +235,13 @@ class Process:
         self._ended.set()
 
 
-class SmiCollector:
-    """One tool, run at most every `every_s` and read by `parse`; between two runs the last one's values are told.
+class SmiCollector(Collector):
+    """One tool, run at most every `every_s` and read by `parse`; between two runs the last one's values are returned.
 
     `collect` waits for a run as long as `timeout_s`. Then the child is killed, and until it is really gone every round
-    answers at once with a timeout, and no other child is started: `stuck_s` says for how long that has been. `said` is
-    the tool's last complaint, one line. `facts`: a second command (amd-smi static), run first and then every ten
-    minutes; its text is put before the other's. A card that was there and is not in a text any more is told as
+    answers at once with a timeout, and no other child is started: `stuck_s` is how long that has lasted. `message`: the
+    tool's last error, one line. `facts`: a second command (amd-smi static), run first and then every ten
+    minutes; its text is put before the other's. A card that was there and is not in a text any more is reported as
     down, until it comes back.
     """
 
@@ -258,7 +258,7 @@ class SmiCollector:
         launch: Launch = Process,
     ) -> None:
         self.name = name
-        self.said = ""
+        self.message = ""
         self._command = tuple(command)
         self._facts = None if facts is None else tuple(facts)
         self._parse = parse
@@ -266,10 +266,10 @@ class SmiCollector:
         self._every_s = every_s
         self._clock = clock or MonotonicClock()
         self._launch = launch
-        self._child: Child | None = None  # one that was killed and is not gone yet
+        self._child: ToolChild | None = None  # one that was killed and is not gone yet
         self._began_ns = 0
-        self._told = Collected([], [])
-        self._told_ns: int | None = None
+        self._latest = Collected([], [])
+        self._latest_ns: int | None = None
         self._facts_text = ""
         self._facts_ns: int | None = None
         self._seen: dict[str, None] = {}
@@ -283,27 +283,27 @@ class SmiCollector:
         if self._child is not None and self._child.wait(0.0) is None:
             return self._fail("timeout")
         self._child = None
-        if self._told_ns is None or self._since_s(self._told_ns) >= self._every_s:
-            self._told = self._look()
-            self._told_ns = self._clock.now_ns()
-        return self._told
+        if self._latest_ns is None or self._since_s(self._latest_ns) >= self._every_s:
+            self._latest = self._refresh()
+            self._latest_ns = self._clock.now_ns()
+        return self._latest
 
-    def _look(self) -> Collected:
+    def _refresh(self) -> Collected:
         try:
             self._refresh_facts()
-            told = None if self._child is not None else self._run(self._command)
+            text = None if self._child is not None else self._run(self._command)
         except FileNotFoundError:
             return self._fail("absent")
         except PermissionError:
             return self._fail("denied")
         except OSError:
             return self._fail("failed")
-        if told is None:
+        if text is None:
             return self._fail("malformed" if self._child is None else "timeout")
-        collected = self._parse(f"{self._facts_text}\n{told}")
-        # Facts alone, which were asked for long ago, are no answer.
-        if not any(reading.name == "amdgpu_up" for reading in collected.readings):
-            if "permission denied" in self.said.lower():
+        collected = self._parse(f"{self._facts_text}\n{text}")
+        # Facts alone, which are up to ten minutes old, are no sign of a working tool.
+        if not any(reading.name == "gpu_up" for reading in collected.readings):
+            if "permission denied" in self.message.lower():
                 return self._fail("denied")
             return Collected([], collected.missing) if collected.missing else self._fail("failed")
         return self._add_lost(collected)
@@ -327,19 +327,19 @@ class SmiCollector:
         if finished is None:
             child.kill()
             self._child = child
-            self.said = f"no answer within {self._timeout_s:g} s"
+            self.message = f"no answer within {self._timeout_s:g} s"
             return None
         words = finished.stderr.decode(errors="replace").strip() or finished.stdout[:_SAID_BYTES].decode(
             errors="replace"
         )
-        self.said = printable(words.strip().rpartition("\n")[2]) if finished.code or finished.stderr else ""
+        self.message = printable(words.strip().rpartition("\n")[2]) if finished.code or finished.stderr else ""
         return finished.stdout.decode(errors="replace") if finished.whole else None
 
     def _add_lost(self, collected: Collected) -> Collected:
-        """And those that were up before and of which this text says nothing at all."""
-        up = [reading.labels[0][1] for reading in collected.readings if reading.name == "amdgpu_up"]
+        """`collected`, with `gpu_up` 0 for cards that were up before and are not in this text."""
+        up = [reading.labels[0][1] for reading in collected.readings if reading.name == "gpu_up"]
         there = {*up, *(missing.gpu for missing in collected.missing if missing.reason != "absent")}
-        down = [Reading("amdgpu_up", (("gpu", gpu),), 0.0) for gpu in self._seen if gpu not in there]
+        down = [Reading("gpu_up", (("gpu", gpu), ("vendor", "amd")), 0.0) for gpu in self._seen if gpu not in there]
         self._seen.update(dict.fromkeys(up[: max(0, _CARDS - len(self._seen))]))
         return Collected([*collected.readings, *down], collected.missing)
 
@@ -350,7 +350,7 @@ class SmiCollector:
         return (self._clock.now_ns() - ns) / NS_PER_S
 
 
-class TextCollector:
+class TextCollector(Collector):
     """A text that somebody else writes (`--smi-json FILE`), read anew each round, by its tool's parser."""
 
     def __init__(self, path: Path, parsers: Mapping[Tool, Parse]) -> None:

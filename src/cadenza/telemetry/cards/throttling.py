@@ -7,7 +7,7 @@ from cadenza.telemetry.cards.gpu_metrics import GpuMetrics
 
 
 def _bits(text: str) -> dict[int, str]:
-    """Words in the order of their bits; a number says where the next ones begin."""
+    """Words in the order of their bits; a number is the bit of the next one."""
     names: dict[int, str] = {}
     bit = 0
     for word in text.split():
@@ -26,7 +26,7 @@ _INDEPENDENT = _bits(
     temp_liquid0 temp_liquid1 vrhot0 vrhot1 prochot_cpu prochot_gfx
     56 ppm fit"""
 )
-# Reasons that every discrete card has; the others are told while they hold, so that a laptop's do not stand at 0.
+# Reasons that every discrete card has; the others are reported while they hold, so that a laptop's do not appear as 0.
 _DISCRETE = (
     *("ppt0", "ppt1", "ppt2", "ppt3", "tdc_gfx", "tdc_soc", "temp_edge", "temp_hotspot", "temp_mem"),
     *("temp_vr_gfx", "temp_vr_soc", "temp_vr_mem0", "temp_vr_mem1"),
@@ -53,9 +53,9 @@ ANY = "any"  # of a chip whose bits are not known
 
 
 def decode(metrics: GpuMetrics, gfx: str) -> dict[str, bool]:
-    """Reason → whether the clock is lowered for it now; empty where the chip does not tell.
+    """Reason → whether the clock is lowered for it now; empty where the chip has no throttling bits.
 
-    `gfx` (gfx1030, or empty) says how to read the chip's own bits, where the kernel's do not stand beside them. A chip
+    `gfx` (gfx1030, or empty) selects how to read the chip's own bits, where the kernel's are not present. A chip
     whose bits are not known has the one reason "any".
     """
     if metrics.indep_throttle_status is not None:
@@ -80,7 +80,7 @@ def _read_bits(mask: int, names: dict[int, str], always: tuple[str, ...]) -> dic
 class Residency:
     """Seconds for which one card was throttled, from the counters of v1_6 and later; starts at 0 with the first file.
 
-    The counters are in cycles of the chip's control loop, and no source says how long one lasts: the kernel gives them
+    The counters are in cycles of the chip's control loop, whose length no source documents: the kernel gives them
     no unit, and amd-smi shows Δresidency / Δcycles as a percentage. That share of the time between two files (the
     driver's own clock stands in them) is exact whatever a cycle is. An interval in which any of them went backwards
     (a reset, or 32 bits that wrapped) is left out.

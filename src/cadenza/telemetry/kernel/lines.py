@@ -1,6 +1,6 @@
 """The kernel's lines out of bytes: records of /dev/kmsg, what dmesg prints, what the journal holds.
 
-Only what the kernel itself says counts: whatever user space writes into its log is passed over.
+Only the kernel's own messages count: what user space writes into its log is skipped.
 """
 
 import re
@@ -13,8 +13,8 @@ LINE_BYTES = 64 << 10
 _PCI_DEVICE = re.compile(r"\+pci:([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.ASCII)
 
 
-class Line(NamedTuple):
-    """A message of the kernel: microseconds since boot (None: not told), the PCI device that it is about ("": none)."""
+class KernelLine(NamedTuple):
+    """A message of the kernel: microseconds since boot (None: unknown), the PCI device that it is about ("": none)."""
 
     boot_us: int | None
     device: str
@@ -31,9 +31,9 @@ class Form(Protocol):
         """A log begins, whose lines in `before` are passed over."""
         ...
 
-    def feed(self, data: bytes) -> list[Line]: ...
+    def feed(self, data: bytes) -> list[KernelLine]: ...
 
-    def end(self) -> list[Line]:
+    def end(self) -> list[KernelLine]:
         """The line that was held back for more about it. None has come."""
         ...
 
@@ -48,33 +48,33 @@ class KmsgRecords:
 
     def __init__(self) -> None:
         self.lost = 0
-        self._tail = Tail()
+        self._tail = LineBuffer()
         self._next: int | None = None  # the sequence number that comes next
-        self._held: Line | None = None
+        self._held: KernelLine | None = None
 
     def begin(self, before: bytes = b"") -> None:
         """A log begins; of the records in `before` only the last number counts, for what is lost after them."""
         lost = self.lost
-        self._tail, self._next, self._held = Tail(), None, None
+        self._tail, self._next, self._held = LineBuffer(), None, None
         self.feed(before)
         self.end()
         self.lost = lost
 
-    def feed(self, data: bytes) -> list[Line]:
+    def feed(self, data: bytes) -> list[KernelLine]:
         """The lines whose records are over, since another line follows that is not about them."""
         return [line for raw in self._tail.feed(data) for line in self._take(raw)]
 
-    def end(self) -> list[Line]:
+    def end(self) -> list[KernelLine]:
         """The last record's line: what comes from here on is not about it."""
         held, self._held = self._held, None
         return [] if held is None else [held]
 
     def overrun(self) -> None:
-        """Records were overwritten. How many, the next number tells, if there was one before; else one at least."""
+        """Records were overwritten: as many as the next sequence number shows, at least one."""
         if self._next is None:
             self.lost += 1
 
-    def _take(self, raw: bytes) -> list[Line]:
+    def _take(self, raw: bytes) -> list[KernelLine]:
         if raw.startswith(b" "):
             device = _PCI_DEVICE.fullmatch(raw[8:].decode("ascii", errors="replace"))
             if self._held and device and raw.startswith(b" DEVICE="):
@@ -84,7 +84,7 @@ class KmsgRecords:
         self._held = self._line(raw)
         return over
 
-    def _line(self, raw: bytes) -> Line | None:
+    def _line(self, raw: bytes) -> KernelLine | None:
         head, semicolon, text = raw.partition(b";")
         fields = head.split(b",", 4)
         numbers = fields[:3]
@@ -97,8 +97,8 @@ class KmsgRecords:
         # facility · 8 + level; 0 is the kernel, which nobody else can write
         if priority > 7 or fields[3:4] in ([b"c"], [b"+"]):
             return None
-        plain = re.sub(rb"\\x([0-9a-f]{2})", lambda found: bytes.fromhex(found[1].decode()), text)
-        return Line(boot_us, "", plain.decode("utf-8", errors="replace"))
+        plain = re.sub(rb"\\x([0-9a-f]{2})", lambda parsed: bytes.fromhex(parsed[1].decode()), text)
+        return KernelLine(boot_us, "", plain.decode("utf-8", errors="replace"))
 
 
 # "[  812.101001] text", with the level that `dmesg -x` or `-r` puts in front, and the caller that some kernels add.
@@ -109,39 +109,39 @@ _DMESG = re.compile(
 )
 
 
-def parse_dmesg(line: str) -> Line | None:
+def parse_dmesg(line: str) -> KernelLine | None:
     """A line as dmesg prints it; None where it has no time stamp, or is not the kernel's by what stands before it."""
-    found = _DMESG.fullmatch(line)
-    if found is None or int(found["priority"] or 0) > 7 or found["facility"] not in (None, "kern"):
+    parsed = _DMESG.fullmatch(line)
+    if parsed is None or int(parsed["priority"] or 0) > 7 or parsed["facility"] not in (None, "kern"):
         return None
-    return Line(int(found["s"]) * 1_000_000 + int(found["us"]), "", found["text"])
+    return KernelLine(int(parsed["s"]) * 1_000_000 + int(parsed["us"]), "", parsed["text"])
 
 
 class DmesgText:
-    """Lines as dmesg prints them. It does not number them: what is lost cannot be told."""
+    """Lines as dmesg prints them. They have no numbers, so lost ones cannot be counted."""
 
     lost: None = None
 
     def __init__(self) -> None:
-        self._tail = Tail()
+        self._tail = LineBuffer()
 
     def begin(self, before: bytes = b"") -> None:
         """A log begins, whose lines in `before` are passed over."""
-        self._tail = Tail()
+        self._tail = LineBuffer()
         self._tail.feed(before)
 
-    def feed(self, data: bytes) -> list[Line]:
+    def feed(self, data: bytes) -> list[KernelLine]:
         """The lines that are whole by now."""
-        found = (parse_dmesg(raw.decode("utf-8", errors="replace")) for raw in self._tail.feed(data))
-        return [line for line in found if line is not None]
+        parsed = (parse_dmesg(raw.decode("utf-8", errors="replace")) for raw in self._tail.feed(data))
+        return [line for line in parsed if line is not None]
 
-    def end(self) -> list[Line]:
+    def end(self) -> list[KernelLine]:
         """Nothing: a line of dmesg stands alone."""
         return []
 
 
-def parse_journal(line: bytes) -> Line | None:
-    """A line of `journalctl -o json`, if the kernel said it (transport kernel, facility 0).
+def parse_journal(line: bytes) -> KernelLine | None:
+    """A line of `journalctl -o json`, if it is the kernel's (transport kernel, facility 0).
 
     MESSAGE is a string, or an array of bytes where it is no UTF-8; times and numbers are strings.
     """
@@ -155,7 +155,7 @@ def parse_journal(line: bytes) -> Line | None:
     except (msgspec.MsgspecError, UnicodeError, ValueError, RecursionError):
         return None
     known = stamp.isascii() and stamp.isdigit() and len(stamp) < 20
-    return Line(int(stamp) if known else None, device[1] if device else "", text)
+    return KernelLine(int(stamp) if known else None, device[1] if device else "", text)
 
 
 _KERN = (None, "0")
@@ -168,7 +168,7 @@ def _field(fields: dict[str, msgspec.Raw], name: str) -> str | None:
     return bytes(value).decode("utf-8", errors="replace") if isinstance(value, list) else value
 
 
-class Tail:
+class LineBuffer:
     """Whole lines out of pieces; one that is too long is passed over: it is as if it were empty."""
 
     def __init__(self) -> None:

@@ -5,11 +5,11 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from cadenza.readings import Collected, Collector, Missing, Reading
 from cadenza.record import printable
-from cadenza.telemetry.kernel.lines import Line
+from cadenza.telemetry.kernel.lines import KernelLine
 from cadenza.telemetry.kernel.patterns import KINDS, Kind, match
 from cadenza.telemetry.kernel.sources import Source
-from cadenza.telemetry.reading import Collected, Missing, Reading
 from cadenza.telemetry.root import UnreadableError
 
 _EVENTS_TOTAL = "cadenza_kernel_events_total"
@@ -19,7 +19,7 @@ _SERIES = 2000
 
 
 class KernelEvent(NamedTuple):
-    """What befell a GPU ("": the line does not say which). `text` is one printable line."""
+    """A fault of a GPU ("": the line names none). `text` is one printable line."""
 
     kind: Kind
     gpu: str
@@ -27,7 +27,7 @@ class KernelEvent(NamedTuple):
     text: str
 
 
-class KernelLog:
+class KernelLog(Collector):
     """A collector over one source: counters by event and GPU, and each event itself.
 
     Cards in `gpus` (PCI addresses) have counters from the beginning, at 0, so that a rate sees their first event.
@@ -71,7 +71,7 @@ class KernelLog:
     def close(self) -> None:
         self._source.close()
 
-    def _take(self, line: Line) -> None:
+    def _take(self, line: KernelLine) -> None:
         event = match(line.text)
         if event is None:
             return

@@ -1,10 +1,10 @@
-"""Kernel messages that tell what befell a GPU. One happening, one event, as far as the lines allow.
+"""Kernel messages that report a GPU fault. One fault, one event, as far as the lines allow.
 
 Every pattern begins where the kernel's own words begin: strings that users choose (process names, product names of USB
 devices) stand inside messages, never in front. Lines that only go with another (who was running, the faulting
 address, "trying to resume", "error message received from") and running totals are no events of their own; neither is
-what the driver says when all is well. Texts: drivers/gpu/drm/amd and drivers/pci/pcie/aer.c of Linux 5.4 to 6.18,
-which say one thing in up to three forms; Xid numbers: https://docs.nvidia.com/deploy/xid-errors/.
+what the driver logs in normal operation. Texts: drivers/gpu/drm/amd and drivers/pci/pcie/aer.c of Linux 5.4 to 6.18,
+which have one message in up to three forms; Xid numbers: https://docs.nvidia.com/deploy/xid-errors/.
 """
 
 import re
@@ -50,7 +50,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 _PCI = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 
 
-class Event(NamedTuple):
+class GpuFault(NamedTuple):
     """`gpu` is the PCI address (0000:43:00.0), "" where the line has none."""
 
     kind: Kind
@@ -111,17 +111,17 @@ _XIDS: dict[int, Kind] = {
 }
 
 
-def match(text: str) -> Event | None:
-    """What the kernel message `text` (without time stamp and priority) tells, or None. Never raises."""
+def match(text: str) -> GpuFault | None:
+    """The fault that the kernel message `text` (without time stamp and priority) reports, or None. Never raises."""
     head = _AMDGPU.match(text)
-    found = head and _AMDGPU_TEXT.match(text, head.end())
-    if head and found:
-        return Event(_AMDGPU_TEXTS[(found.lastindex or 1) - 1][1], (head["gpu"] or "").lower())
+    matched = head and _AMDGPU_TEXT.match(text, head.end())
+    if head and matched:
+        return GpuFault(_AMDGPU_TEXTS[(matched.lastindex or 1) - 1][1], (head["gpu"] or "").lower())
     if aer := _AER.match(text):
         if aer["type"] == "Inaccessible":
-            return Event("off_the_bus", aer["gpu"].lower())
-        return Event("aer" if aer["severity"] == "Uncorrect" else "aer_correctable", aer["gpu"].lower())
+            return GpuFault("off_the_bus", aer["gpu"].lower())
+        return GpuFault("aer" if aer["severity"] == "Uncorrect" else "aer_correctable", aer["gpu"].lower())
     if xid := _XID.match(text):
         # The driver leaves out the function, which is 0 for every GPU.
-        return Event(_XIDS.get(int(xid["xid"]), "xid"), f"{xid['gpu'].lower()}.0")
+        return GpuFault(_XIDS.get(int(xid["xid"]), "xid"), f"{xid['gpu'].lower()}.0")
     return None

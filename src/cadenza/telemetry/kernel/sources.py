@@ -10,8 +10,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from cadenza.telemetry.kernel.lines import LINE_BYTES, DmesgText, Form, KmsgRecords, Line, Tail, parse_journal
-from cadenza.telemetry.reading import Reason
+from cadenza.readings import Reason
+from cadenza.telemetry.kernel.lines import (
+    LINE_BYTES,
+    DmesgText,
+    Form,
+    KernelLine,
+    KmsgRecords,
+    LineBuffer,
+    parse_journal,
+)
 from cadenza.telemetry.root import UnreadableError
 
 # A kernel record has 8 KiB at most. One round takes no more than this; what is left waits for the next.
@@ -27,12 +35,12 @@ _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Source(Protocol):
-    """Where lines come from. `lost`: records that were gone before they were read; None: it cannot tell."""
+    """Where lines come from. `lost`: records overwritten before they were read; None: unknown."""
 
     @property
     def lost(self) -> int | None: ...
 
-    def read(self) -> list[Line]:
+    def read(self) -> list[KernelLine]:
         """What came since the last call, without waiting. UnreadableError: nothing can come, and why."""
         ...
 
@@ -53,8 +61,8 @@ class Kmsg:
         """Records that were overwritten before they were read."""
         return self._records.lost
 
-    def read(self) -> list[Line]:
-        lines: list[Line] = []
+    def read(self) -> list[KernelLine]:
+        lines: list[KernelLine] = []
         try:
             if self._file < 0:
                 self._file = os.open(self._path, _OPEN)
@@ -82,7 +90,7 @@ class Kmsg:
 
 
 class LogFile:
-    """A file that grows: dmesg's text, or what `form` says.
+    """A file that grows: dmesg's text, or of the form `form`.
 
     From its end on; one that comes later, or is begun anew, from its beginning. Only a regular file is one: anything
     else is not_supported, and is not waited for. It is as trustworthy as whoever writes it.
@@ -100,18 +108,18 @@ class LogFile:
 
     @property
     def lost(self) -> int | None:
-        """Records that the numbers say were there; None where the form has no numbers."""
+        """Records lost by their sequence numbers; None where the form has none."""
         return self._form.lost
 
-    def read(self) -> list[Line]:
-        lines: list[Line] = []
+    def read(self) -> list[KernelLine]:
+        lines: list[KernelLine] = []
         try:
             if self._file < 0:
                 self._open()
             lines += self._rest()
-            now, ours = self._path.stat(), os.fstat(self._file)
-            is_read = os.lseek(self._file, 0, os.SEEK_CUR) >= ours.st_size
-            if is_read and (now.st_dev, now.st_ino) != (ours.st_dev, ours.st_ino):
+            now, opened = self._path.stat(), os.fstat(self._file)
+            is_read = os.lseek(self._file, 0, os.SEEK_CUR) >= opened.st_size
+            if is_read and (now.st_dev, now.st_ino) != (opened.st_dev, opened.st_ino):
                 lines += self._form.end()
                 self.close()
                 self._open()
@@ -134,14 +142,14 @@ class LogFile:
         self._file = file
         self._form.begin()
 
-    def _rest(self) -> list[Line]:
-        lines: list[Line] = []
+    def _rest(self) -> list[KernelLine]:
+        lines: list[KernelLine] = []
         if os.fstat(self._file).st_size < os.lseek(self._file, 0, os.SEEK_CUR):
             lines += self._form.end()
             self._form.begin()
             os.lseek(self._file, 0, os.SEEK_SET)
         data = os.read(self._file, _ROUND_BYTES)
-        # A record may have been read before what is told about it is written. It waits, but one round at most.
+        # A record may have been read before its continuation lines are written. It waits for one round at most.
         return lines + (self._form.feed(data) if data else self._form.end())
 
 
@@ -161,10 +169,10 @@ class Journal:
         self._command = tuple(command)
         self._child: subprocess.Popen[bytes] | None = None
         self._output = -1
-        self._tail = Tail()
+        self._tail = LineBuffer()
         self._speaks = False
 
-    def read(self) -> list[Line]:
+    def read(self) -> list[KernelLine]:
         try:
             if self._child is None:
                 self._start()
@@ -181,8 +189,8 @@ class Journal:
         if lines and not self._speaks:
             self._speaks = True
             del lines[0]
-        found = (parse_journal(raw) for raw in lines)
-        return [line for line in found if line is not None]
+        parsed = (parse_journal(raw) for raw in lines)
+        return [line for line in parsed if line is not None]
 
     def close(self) -> None:
         if self._child is None:
@@ -224,13 +232,13 @@ def find_log(root: Path) -> Source:
     """
     path = root / "dev" / "kmsg"
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         with contextlib.suppress(OSError):  # a root that may not be entered
             if (root / "SIMULATED").is_file() and (root / "kernel.log").is_file():
                 return LogFile(root / "kernel.log")
         return LogFile(path, KmsgRecords())
-    if not (stat.S_ISCHR(found.st_mode) and found.st_rdev == _KMSG):
+    if not (stat.S_ISCHR(status.st_mode) and status.st_rdev == _KMSG):
         return LogFile(path, KmsgRecords())
     kmsg = Kmsg(root)
     try:
