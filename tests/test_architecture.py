@@ -298,10 +298,7 @@ def test_a_wrong_direction_is_found(module: str, source: str) -> None:
         ("cadenza.wire.sse", "from .dialect import Delta\nfrom ..record import Phase"),
         ("cadenza.measure.run", "from cadenza.load.client import Client\nfrom cadenza.analysis.summary import relate"),
         ("cadenza.report.terminal", "from cadenza.analysis.summary import Summary"),
-        (
-            "cadenza.cli.main",
-            "from cadenza.measure.run import Runner\nfrom cadenza.clock import anchor\nimport cadenzas",
-        ),
+        ("cadenza.cli.main", "from cadenza.measure.run import Runner\nimport cadenzas"),
         ("cadenza.__main__", "from cadenza.cli.main import main"),
         ("cadenza.api", "from cadenza.measure.session import measure\nfrom cadenza.watch.machine import MachineWatch"),
         ("cadenza.__init__", "from cadenza.api import sweep"),
@@ -315,7 +312,6 @@ def test_a_right_direction_is_not(module: str, source: str) -> None:
     ("module", "source"),
     [
         ("cadenza.engine.core.core", "def f():\n    from cadenza.engine.api.exposition import render"),
-        ("cadenza.engine.core.core", "from cadenza.engine.board.boards import Board"),
         ("cadenza.engine.core.core", "from cadenza.engine.profile import Profile"),
         ("cadenza.engine.laws.timing", "from ..core.sequence import Limits"),
         ("cadenza.engine.board.shadow", "import cadenza.engine.api.http_api"),
@@ -324,7 +320,7 @@ def test_a_right_direction_is_not(module: str, source: str) -> None:
 )
 def test_a_wrong_direction_inside_the_engine_is_found(module: str, source: str) -> None:
     assert len(find_engine_directions(source, module)) == 1
-    assert find_engine_directions(source.replace("import ", "import os #"), module) == []
+    assert find_engine_directions("from cadenza.engine.core.core import Core", "cadenza.engine.api.pages") == []
 
 
 @pytest.mark.parametrize(
@@ -334,7 +330,6 @@ def test_a_wrong_direction_inside_the_engine_is_found(module: str, source: str) 
         ("cadenza.arrivals.gamma", "from urllib.parse import urlsplit"),
         ("cadenza.wire.http1", "def connect():\n    import ssl"),
         ("cadenza.wire.sse", "import select as s"),
-        ("cadenza.wire.sse", "import http.client"),
         ("cadenza.hardware.devices", "from subprocess import run"),
         ("cadenza.stats.latency", "from pathlib import Path"),
         ("cadenza.stats.latency", "def read(path):\n    return open(path)"),
@@ -342,8 +337,6 @@ def test_a_wrong_direction_inside_the_engine_is_found(module: str, source: str) 
         ("cadenza.engine.api.server", "from asyncio import run"),
         ("cadenza.cli.main", "import socket"),
         ("cadenza.measure.preflight", "from ssl import SSLContext"),
-        ("cadenza.store.rundir", "import selectors"),
-        ("cadenza.prompts.builtin", "import socket"),
         ("cadenza.report.live", "from urllib.request import urlopen"),
     ],
 )
