@@ -331,7 +331,6 @@ def test_a_wrong_direction_inside_the_engine_is_found(module: str, source: str) 
         ("cadenza.wire.http1", "def connect():\n    import ssl"),
         ("cadenza.wire.sse", "import select as s"),
         ("cadenza.hardware.devices", "from subprocess import run"),
-        ("cadenza.stats.latency", "from pathlib import Path"),
         ("cadenza.stats.latency", "def read(path):\n    return open(path)"),
         ("cadenza.load.sockets", "import asyncio"),
         ("cadenza.engine.api.server", "from asyncio import run"),
