@@ -70,7 +70,7 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
         assert name in text
     known = json.loads(out(capsys, "--list", "--json"))
     assert known["models"]["qwen3-8b"] == "Qwen/Qwen3-8B"
-    assert set(known) == {"devices", "links", "models"}
+    assert set(known) == {"devices", "links", "models", "comparisons"}
 
 
 def test_own_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,3 +121,30 @@ def test_what_makes_no_sense_gets_a_sentence(argv: tuple[str, ...], told: str) -
         run(*argv)
     assert told in str(refused.value)
     assert refused.value.exit_code == 2
+
+
+def test_a_published_comparison_prints_a_row_each_and_judges_the_claims(capsys: pytest.CaptureFixture[str]) -> None:
+    text = out(capsys, "--compare", "article")
+    assert "predicted (physics), not measured" in text
+    for configuration, single, peak in (
+        ("Single Instinct MI50", "12.8", "98.40"),
+        ("Single RX 6900 XT", "14.2", "52.10"),
+        ("Heterogeneous TP=2 dense", "12.5", "189.26"),
+        ("Heterogeneous TP=2 MoE (simulated)", "7.8", "61.40"),
+    ):
+        (line,) = [line for line in text.splitlines() if line.startswith(f" {configuration} ")]
+        assert {single, peak} <= set(line.split())
+    found = json.loads(out(capsys, "--compare", "article", "--json"))
+    assert [row["printed"]["peak_tok_per_s"] for row in found["configurations"]] == [98.4, 52.1, 189.26, 61.4]
+    assert [row["fits"] for row in found["configurations"]] == [True, False, True, False]
+
+
+def test_a_comparison_of_ones_own_is_read_from_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    with pytest.raises(UsageError, match="No such file"):
+        run("--compare", str(path))
+    path.write_text("title = 1\n")
+    with pytest.raises(UsageError, match="title"):
+        run("--compare", str(path))
+    with pytest.raises(UsageError, match="leave out --hardware"):
+        run("--compare", "article", *PAIR)

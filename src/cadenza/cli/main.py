@@ -22,7 +22,6 @@ VERBS = {
     "observe": ("cadenza.cli.observe", "Prometheus, alerts and dashboards for an engine and its GPUs"),
     "top": ("cadenza.cli.top", "watch a server, or a run in progress, in the terminal"),
     "predict": ("cadenza.cli.predict", "predict the performance of a model on GPUs (physics, nothing is measured)"),
-    "compare-hardware": ("cadenza.cli.compare_hardware", "compare a published measurement with the physical model"),
     "fit": ("cadenza.cli.fit", "make an engine profile from a run, to simulate that server"),
     "probe": ("cadenza.cli.probe", "identify a server and test one short request"),
     "engine": ("cadenza.cli.engine", "serve the embedded engine (its numbers are simulated)"),

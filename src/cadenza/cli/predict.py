@@ -31,7 +31,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", default="1024", metavar="N", help="tokens a sequence holds (default: %(default)s)")
     parser.add_argument("--gpu-memory-utilization", default="0.92", metavar="F", help="default: %(default)s")
     parser.add_argument("--max-num-seqs", metavar="N", help="default: vLLM's for the smallest card")
-    parser.add_argument("--list", action="store_true", help="name the devices, links and models there are")
+    parser.add_argument(
+        "--compare", metavar="FILE", help="a published comparison against physics: a name (--list) or a TOML file"
+    )
+    parser.add_argument("--list", action="store_true", help="name the devices, links, models and comparisons")
     parser.add_argument("--json", action="store_true", help="print the prediction as JSON")
 
 
@@ -45,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.list:
         return _list(args.json)
+    if args.compare is not None:
+        return _compare(args)
     if not args.hardware or not args.model:
         raise UsageError(
             "give --hardware and --model, e.g. --hardware mi50-32gb,rx6900xt --model qwen3-8b (see --list)"
@@ -75,13 +80,31 @@ def print_json(value: object) -> None:
     sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
 
 
+def _compare(args: argparse.Namespace) -> int:
+    from cadenza.errors import UsageError
+    from cadenza.hardware.comparison import compare
+    from cadenza.hardware.published import load_comparison, parse_comparison
+    from cadenza.report.comparison import show_comparison
+
+    if args.hardware or args.model:
+        raise UsageError("--compare has its own cards and models: leave out --hardware and --model")
+    found = compare(_read(args.compare, load_comparison, parse_comparison))
+    if args.json:
+        print_json(found)
+    else:
+        show_comparison(found)
+    return 0
+
+
 def _list(as_json: bool) -> int:
     from cadenza.hardware import catalogue
+    from cadenza.hardware.published import comparison_names, load_comparison
 
     known = {
         "devices": {name: catalogue.device(name).title for name in catalogue.names("device")},
         "links": {name: catalogue.link(name).title for name in catalogue.names("link")},
         "models": {name: catalogue.model(name).hf_name for name in catalogue.names("model")},
+        "comparisons": {name: load_comparison(name).title for name in comparison_names()},
     }
     if as_json:
         print_json(known)

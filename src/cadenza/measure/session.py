@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from cadenza import __version__
 from cadenza.analysis.summary import PointSummary, Summary
-from cadenza.engine.timing_laws import find_domains
 from cadenza.engine.profile import load as load_profile
+from cadenza.engine.timing_laws import find_domains
 from cadenza.errors import CadenzaError, StoreError
 from cadenza.load.shard import Tally
 from cadenza.measure.forecast import Forecast, response_s

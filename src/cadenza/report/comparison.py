@@ -1,11 +1,9 @@
-"""The published comparison on a terminal: printed beside predicted, a sentence for each disagreement."""
+"""A published hardware comparison on a terminal: printed beside predicted, a sentence for each disagreement."""
 
 from typing import TextIO
 
-from cadenza.hardware.comparison import Comparison, Row
+from cadenza.hardware.comparison import ComparedConfiguration, Comparison
 from cadenza.report.prediction import make_console, number, print_table
-
-_HEADS = ("configuration", "C", "printed", "physics", "that box", "at peak C", "printed", "physics", "that box", "fits")
 
 
 def show_comparison(comparison: Comparison, stream: TextIO | None = None) -> None:
@@ -13,44 +11,48 @@ def show_comparison(comparison: Comparison, stream: TextIO | None = None) -> Non
     from rich.text import Text
 
     console = make_console(stream)
-    console.print(Text("Four published configurations, output tok/s alone and at the printed peak", style="bold"))
+    console.print(Text(f"{comparison.title}: output tok/s, single stream and at the printed peak", style="bold"))
     console.print(Text(f"printed: as published; the rest: {comparison.label}", style="bold yellow"))
     console.print()
-    print_table(console, _HEADS, [_row(row) for row in comparison.rows], left=(0, 9))
+    figures = ("printed", "physics", *([comparison.machine] if comparison.machine else []))
+    heads = ("configuration", "C", *figures, "at peak C", *figures, "fits")
+    rows = [_row(row, machine=comparison.machine is not None) for row in comparison.configurations]
+    print_table(console, heads, rows, left=(0, len(heads) - 1))
     console.print()
     for line in _legend(comparison):
-        console.print(Text(line, style="dim"))
-    for row in comparison.rows:
+        console.print(Text(line, style="dim"), soft_wrap=True)
+    for row in comparison.configurations:
         console.print()
-        console.print(Text(f"{row.printed.configuration} ({row.model})", style="bold"))
-        console.print(Text(f"  stated: {row.printed.stated_bottleneck}"))
-        console.print(Text(f"  physics: {row.physics.bottleneck}"))
-        if not row.fits:
-            console.print(Text(f"  does not fit: {row.reason}"), soft_wrap=True)
+        console.print(Text(f"{row.printed.name} ({row.model})", style="bold"))
         for sentence in row.disagreements:
             console.print(Text(f"  - {sentence}."), soft_wrap=True)
 
 
-def _row(row: Row) -> tuple[str, ...]:
-    printed = row.printed
+def _row(row: ComparedConfiguration, *, machine: bool) -> tuple[str, ...]:
+    models = [row.physics, *([row.machine] if machine else [])]
+    single = [number(one.single_tok_per_s, 1) if one else "–" for one in models]
+    peak = [number(one.at_peak_tok_per_s, 1) if one else "–" for one in models]
     return (
-        printed.configuration,
+        row.printed.name,
         "1",
-        number(printed.single_stream_tok_s, 1),
-        number(row.physics.single_tok_per_s, 1),
-        number(row.box.single_tok_per_s, 1),
-        str(printed.peak_concurrency),
-        number(printed.peak_tok_s, 2),
-        number(row.physics.at_peak_tok_per_s, 1),
-        number(row.box.at_peak_tok_per_s, 1),
+        number(row.printed.single_stream_tok_per_s, 1),
+        *single,
+        str(row.printed.peak_concurrency),
+        number(row.printed.peak_tok_per_s, 2),
+        *peak,
         f"{row.sequences} sequences" if row.fits else "no: as if it did",
     )
 
 
 def _legend(comparison: Comparison) -> list[str]:
+    machine = (
+        [f"{comparison.machine}: the same with its own overheads, derived from its printed figures, which it repeats."]
+        if comparison.machine
+        else []
+    )
     return [
-        "physics: data sheets, a quick host that launches eagerly; tuned to nothing.",
-        "that box: the same with 63.3 ms (MI50) and 40.9 ms (RX 6900 XT) a step and 124 µs an all-reduce, derived from",
-        "the three printed dense single streams, which it therefore repeats; its other figures are predictions.",
-        f"{comparison.utilisation:g} of the memory, {comparison.context_tok} tokens a sequence.",
+        f"source: {comparison.source}.",
+        "physics: data sheets; tuned to nothing.",
+        *machine,
+        f"{comparison.gpu_memory_utilization:g} of the memory, {comparison.context_tok} tokens a sequence.",
     ]
