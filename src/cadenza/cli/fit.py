@@ -57,9 +57,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fit, write, print; returns 0."""
     import msgspec
+    import tomli_w
 
     from cadenza.errors import UsageError
-    from cadenza.report.profile import render
     from cadenza.store.names import find_run
     from cadenza.store.rundir import read_run
 
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     residuals = [row for model, fit in models.items() for row in _residuals(model, fit)]
     held = [row for model, fit in models.items() for row in _errors(model, fit, fit.held)]
     again = [row for model, fit in models.items() for row in _errors(model, fit, fit.again)]
-    text = render(profile, _header(stored, models))
+    text = _header(stored, models) + "\n" + tomli_w.dumps(profile)
     if args.out is not None:
         _write(Path(args.out), text)
     if args.json:
@@ -328,7 +328,7 @@ def _tell_slope(fit: _ModelFit) -> str:
 
 
 def _header(stored: "Run", models: dict[str, _ModelFit]) -> str:
-    from cadenza.report.profile import quote
+    from cadenza.record import printable
 
     simulated = " The run itself was SIMULATED: no hardware was measured." if stored.manifest.simulated else ""
     lines = [
@@ -340,7 +340,7 @@ def _header(stored: "Run", models: dict[str, _ModelFit]) -> str:
     ]
     for model, fit in models.items():
         requests, gaps = (sum(getattr(row, name) for row in fit.fitted.rows) for name in ("requests", "gaps"))
-        lines.append(f"{quote(model)}: {requests:,} requests, {gaps:,} gaps, rows: {len(fit.fitted.rows)}.")
+        lines.append(f"{printable(model, 120)}: {requests:,} requests, {gaps:,} gaps, rows: {len(fit.fitted.rows)}.")
         lines.append(f"  {_tell_slope(fit)}")
     return "".join(f"# {line}\n" for line in lines)
 
