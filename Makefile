@@ -48,6 +48,7 @@ bench: ## the tool's own floor, and how far its figures are from the truth (a qu
 docs: ## the generated pages, and the site in build/site; a broken link is an error
 	@scripts/venv.sh $(VENV) "[dev]"
 	$(PYTHON) scripts/generate_definitions.py
+	$(PYTHON) scripts/generate_findings.py
 	$(PYTHON) scripts/generate_cli.py
 	$(PYTHON) scripts/generate_python.py
 	$(PYTHON) scripts/generate_observe.py

@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cadenza.analysis.summary import PointSummary
-from cadenza.analysis.verdict import Verdict
+from cadenza.analysis.finding import Verdict
+from cadenza.analysis.point_summary import PointSummary
 from cadenza.clock import anchor
 from cadenza.engine import profile
 from cadenza.engine.api.http_api import HttpApi

@@ -10,7 +10,8 @@ import csv
 import sys
 from pathlib import Path
 
-from cadenza.analysis.summary import PointSummary, summarise
+from cadenza.analysis.point_summary import PointSummary
+from cadenza.analysis.summary import summarise
 from cadenza.store.rundir import read_run
 
 TABLE = Path(__file__).parents[1] / "tests" / "data" / "article" / "sweep.csv"

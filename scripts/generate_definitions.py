@@ -26,7 +26,7 @@ MODULES = (
     "requests",
     "distribution",
     "intervals",
-    "verdict",
+    "finding",
     "checks",
     "client_checks",
     "machine",

@@ -17,8 +17,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.analysis.summary import PointSummary, summarise_point
-from cadenza.analysis.verdict import Verdict
+from cadenza.analysis.finding import Verdict
+from cadenza.analysis.point_summary import PointSummary
+from cadenza.analysis.summary import summarise_point
 from cadenza.record import LoadLabel, Outcome, Phase, Point, PointStatus, Record
 from cadenza.spec import Slo
 from support.batching import MS, Lengths, Server, closed_records, fixed, heavy, open_records, uniform

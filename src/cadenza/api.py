@@ -19,7 +19,8 @@ from typing import Any
 
 import msgspec
 
-from cadenza.analysis.summary import PointSummary, Summary
+from cadenza.analysis.point_summary import PointSummary
+from cadenza.analysis.summary import Summary
 from cadenza.analysis.summary import summarise as summarise_run
 from cadenza.analysis.tables import Table as Table
 from cadenza.analysis.tables import readings_table, requests_table

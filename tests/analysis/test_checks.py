@@ -3,8 +3,9 @@
 import msgspec
 import pytest
 
-from cadenza.analysis.summary import PointSummary, summarise_point
-from cadenza.analysis.verdict import Verdict
+from cadenza.analysis.finding import Verdict
+from cadenza.analysis.point_summary import PointSummary
+from cadenza.analysis.summary import summarise_point
 from cadenza.record import LoadLabel, Outcome, Point, PointStatus, Record
 from support.columns import closed, rec
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from cadenza.analysis.client_checks import check_client
-from cadenza.analysis.verdict import Check, Verdict
+from cadenza.analysis.finding import Finding, Verdict
 from cadenza.record import LoadLabel, Point, PointStatus, Record, WorkerHealth
 from cadenza.stats.columns import Columns
 from support.columns import closed, rec
@@ -25,7 +25,7 @@ def answers(n: int, read_lag_ms: float | None = 0.1, lag_ms: float = 0.0, gap_ms
     return found
 
 
-def found(name: str, point: Point, records: list[Record]) -> Check:
+def found(name: str, point: Point, records: list[Record]) -> Finding:
     (check,) = [check for check in check_client(point, Columns.of(records)) if check.name == name]
     return check
 
@@ -39,11 +39,11 @@ def worker(**changes: object) -> Point:
 
 def test_with_kernel_stamps_a_late_dispatch_costs_load_and_not_ttft() -> None:
     kept = found("dispatch lag", closed(1, 100), answers(100, lag_ms=3.9))
-    assert (kept.verdict, kept.told) == (Verdict.VALID, "dispatch lag p90 3.90 ms, none of it in TTFT")
+    assert (kept.verdict, kept.message) == (Verdict.VALID, "dispatch lag p90 3.90 ms, none of it in TTFT")
     assert found("empty slots", closed(1, 100), answers(100, lag_ms=3.9)).verdict is Verdict.VALID
     late = found("empty slots", closed(1, 100), answers(100, lag_ms=4.5))
     # 4.5 / 204.5 = 2.20 % of a slot's time
-    assert (late.verdict, late.told) == (
+    assert (late.verdict, late.message) == (
         Verdict.CLIENT_LIMITED,
         "the client sent late: slots stood empty for 2.20 % of the time (allowed 2 %)",
     )
@@ -54,7 +54,7 @@ def test_without_kernel_stamps_lateness_is_in_the_latencies() -> None:
     assert late.verdict is Verdict.CLIENT_LIMITED
     stamps = found("stamps", closed(1, 100), answers(100, read_lag_ms=None))
     assert stamps.verdict is None
-    assert stamps.told.startswith("100 of 100 answers were stamped by the client's reads")
+    assert stamps.message.startswith("100 of 100 answers were stamped by the client's reads")
 
 
 def test_a_late_read_matters_once_events_share_stamps() -> None:
@@ -64,7 +64,7 @@ def test_a_late_read_matters_once_events_share_stamps() -> None:
         record.event_ns[5] = record.event_ns[6]
     late = found("read lag", closed(1, 100), merged)
     assert late.verdict is Verdict.CLIENT_LIMITED
-    assert "read lag p90 8.00 ms of a gap of 10.00 ms; 10.00 % of events share a stamp" in late.told
+    assert "read lag p90 8.00 ms of a gap of 10.00 ms; 10.00 % of events share a stamp" in late.message
     prompt = [msgspec.structs.replace(record, read_lag_ns=MS) for record in merged]
     assert found("read lag", closed(1, 100), prompt).verdict is Verdict.VALID  # the server sent them together
 
@@ -88,12 +88,12 @@ def test_a_late_read_matters_once_events_share_stamps() -> None:
             Verdict.INVALID,
             "the calendar clock jumped 2 times: kernel stamps around it cannot be placed",
         ),
-        ("loop lag", {"away_ms": 3.25}, Verdict.VALID, "worker 0 looked away for 3.2 ms at most"),
+        ("loop lag", {"away_ms": 3.25}, Verdict.VALID, "worker 0: longest gap between polls 3.2 ms"),
     ],
 )
 def test_workers(name: str, changes: dict[str, object], verdict: Verdict, told: str) -> None:
     check = found(name, worker(**changes), answers(100))
-    assert (check.verdict, check.told) == (verdict, told)
+    assert (check.verdict, check.message) == (verdict, told)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_the_share_of_the_ceiling(ceiling: float | None, verdict: Verdict | None
     point.ceiling_events_per_s = ceiling
     check = found("ceiling", point, answers(100))  # 1,100 events in 10 s of one worker
     assert check.verdict is verdict
-    assert percent in check.told
+    assert percent in check.message
 
 
 def test_an_open_loop_has_to_keep_its_rate() -> None:
@@ -122,4 +122,4 @@ def test_an_open_loop_has_to_keep_its_rate() -> None:
     slow = [rec(k, 103.0 * k, [103.0 * k + 20, 103.0 * k + 30], intended=100.0 * k) for k in range(100)]
     late = found("rate", point, slow)
     assert late.verdict is Verdict.CLIENT_LIMITED
-    assert "requests left at 9.709/s where 10/s were due (97.09 %)" in late.told
+    assert "requests left at 9.709/s where 10/s were due (97.09 %)" in late.message

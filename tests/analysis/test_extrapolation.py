@@ -14,7 +14,7 @@ from cadenza.analysis.extrapolation import (
     note_unknown,
     span_domain,
 )
-from cadenza.analysis.verdict import Verdict
+from cadenza.analysis.finding import Verdict
 from cadenza.domain import Domain, Lengths
 from cadenza.record import LoadLabel, Point, Record
 from cadenza.stats.columns import Columns, Ints
@@ -56,6 +56,9 @@ OPEN = msgspec.structs.replace(
 )
 
 
+ABOVE, BELOW, RATE = "extrapolated-load-above", "extrapolated-load-below", "extrapolated-rate"
+
+
 def codes(domain: Domain, workload: Workload, **changes: object) -> list[str]:
     return [one.code for one in find_extrapolation(domain, msgspec.structs.replace(workload, **changes))]
 
@@ -65,9 +68,7 @@ def test_inside_is_inside() -> None:
     assert codes(RATED, OPEN) == []
 
 
-@pytest.mark.parametrize(
-    ("level", "found"), [(0.4, ["load-below"]), (0.6, []), (16.7, []), (16.9, ["load-above"]), (33, ["load-above"])]
-)
+@pytest.mark.parametrize(("level", "found"), [(0.4, [BELOW]), (0.6, []), (16.7, []), (16.9, [ABOVE]), (33, [ABOVE])])
 def test_half_a_request_and_five_percent_of_scatter_are_allowed(level: float, found: list[str]) -> None:
     assert codes(DOMAIN, INSIDE, in_system=level) == found
 
@@ -84,18 +85,21 @@ def test_more_than_a_twentieth_of_the_tokens_above_the_peak_is_another_load() ->
     assert codes(DOMAIN, INSIDE, level=mixed, peak=17) == []
     mixed[:6] = 17
     (found,) = find_extrapolation(DOMAIN, msgspec.structs.replace(INSIDE, level=mixed, peak=17))
-    assert found.code == "peak-above"
-    assert found.numbers["share_pct"] == pytest.approx(6)
+    assert found.code == "extrapolated-peak-above"
+    assert found.numbers["share"] == pytest.approx(0.06)
 
 
 @pytest.mark.parametrize(
     ("tokens", "found"),
     [
-        ([440.0] * 50, ["prompt-mean"]),  # 490 · 0.9 = 441
+        ([440.0] * 50, ["extrapolated-prompt-mean"]),  # 490 · 0.9 = 441
         ([442.0] * 50, []),
-        ([562.0] * 50, ["prompt-mean"]),  # 510 · 1.1 = 561
+        ([562.0] * 50, ["extrapolated-prompt-mean"]),  # 510 · 1.1 = 561
         ([560.0] * 50, []),
-        ([30.0] * 25 + [970.0] * 25, ["prompt-range"]),  # a mean of 500, by lengths that were never measured
+        (
+            [30.0] * 25 + [970.0] * 25,
+            ["extrapolated-prompt-range"],
+        ),  # a mean of 500, by lengths that were never measured
     ],
 )
 def test_lengths_by_their_mean_and_their_range(tokens: list[float], found: list[str]) -> None:
@@ -107,42 +111,42 @@ def test_lengths_by_their_mean_and_their_range(tokens: list[float], found: list[
 def test_a_mean_that_scatters_has_its_standard_errors_allowed() -> None:
     # Mean 580 is 19 less than 510 · 1.1 + 3 · σ / √n with σ = 90, n = 50: 561 + 38.2.
     assert codes(DOMAIN, INSIDE, aimed_prompt_tok=np.array([490.0, 670.0] * 25)) == []
-    assert codes(DOMAIN, INSIDE, aimed_prompt_tok=np.array([580.0] * 50)) == ["prompt-mean"]
+    assert codes(DOMAIN, INSIDE, aimed_prompt_tok=np.array([580.0] * 50)) == ["extrapolated-prompt-mean"]
 
 
 def test_prompts_are_compared_as_aimed_at_or_else_as_counted() -> None:
     assert codes(DOMAIN, INSIDE, prompt_tok=np.full(50, 5000.0)) == []
     blind = np.full(50, np.nan)
-    assert codes(DOMAIN, INSIDE, aimed_prompt_tok=blind, prompt_tok=np.full(50, 5000.0)) == ["prompt-mean"]
+    assert codes(DOMAIN, INSIDE, aimed_prompt_tok=blind, prompt_tok=np.full(50, 5000.0)) == ["extrapolated-prompt-mean"]
     # 520 · 1.1 + 32: a template's tokens are no other prompt
     assert codes(DOMAIN, INSIDE, aimed_prompt_tok=blind, prompt_tok=np.full(50, 603.0)) == []
-    assert codes(DOMAIN, INSIDE, aimed_prompt_tok=blind, prompt_tok=np.full(50, 605.0)) == ["prompt-mean"]
+    assert codes(DOMAIN, INSIDE, aimed_prompt_tok=blind, prompt_tok=np.full(50, 605.0)) == ["extrapolated-prompt-mean"]
 
 
 def test_another_loop_and_another_arrival_law() -> None:
-    assert codes(DOMAIN, OPEN) == ["loop"]
-    assert codes(RATED, OPEN, load=LoadLabel.CAPPED) == ["loop"]
-    assert codes(RATED, INSIDE) == ["loop"]
-    assert codes(RATED, OPEN, arrivals="gamma:0.25") == ["arrivals"]
+    assert codes(DOMAIN, OPEN) == ["extrapolated-loop"]
+    assert codes(RATED, OPEN, load=LoadLabel.CAPPED) == ["extrapolated-loop"]
+    assert codes(RATED, INSIDE) == ["extrapolated-loop"]
+    assert codes(RATED, OPEN, arrivals="gamma:0.25") == ["extrapolated-arrivals"]
 
 
-@pytest.mark.parametrize(("rate", "found"), [(0.45, ["rate"]), (0.5, []), (2.0, []), (2.2, ["rate"])])
+@pytest.mark.parametrize(("rate", "found"), [(0.45, [RATE]), (0.5, []), (2.0, []), (2.2, [RATE])])
 def test_a_rate_that_was_measured_may_scatter_in_flight_and_another_may_not(rate: float, found: list[str]) -> None:
     swinging = {"in_system": 12.7, "level": filled(20), "peak": 20}
     assert codes(RATED, OPEN, rate_per_s=rate, **swinging) == found
     swinging["in_system"] = 12.9  # 8 · 1.6 = 12.8
-    assert codes(RATED, OPEN, rate_per_s=rate, **swinging) == (found or ["load-above"])
+    assert codes(RATED, OPEN, rate_per_s=rate, **swinging) == (found or ["extrapolated-load-above"])
 
 
 def test_what_is_not_recorded_is_not_judged_and_that_is_said() -> None:
     old = Domain(in_system=(1.0, 16.0))
     assert codes(old, OPEN, prompt_tok=np.full(50, 9000.0)) == []
-    assert codes(old, OPEN, in_system=40.0) == ["load-above"]
+    assert codes(old, OPEN, in_system=40.0) == ["extrapolated-load-above"]
     point = closed()
     point.domain = old
     (found,) = check_extrapolation(point, Columns.of([rec(0, 0, [10, 20])]))
     assert (found.name, found.verdict) == ("extrapolation", None)
-    assert "does not record" in found.told
+    assert "does not record" in found.message
 
 
 @given(
@@ -216,7 +220,7 @@ def test_a_check_is_suspect_outside_valid_inside_and_none_without_a_domain() -> 
     columns = Columns.of(records)
     assert [one.verdict for one in check_extrapolation(of_domain(DOMAIN, 4), columns)] == [Verdict.VALID]
     (found,) = check_extrapolation(of_domain(DOMAIN, 32), columns)
-    assert (found.verdict, found.told) == (
+    assert (found.verdict, found.message) == (
         Verdict.SUSPECT,
         "extrapolated: 32 requests in flight, the profile was measured up to 16",
     )
@@ -227,17 +231,18 @@ def test_a_check_is_suspect_outside_valid_inside_and_none_without_a_domain() -> 
 def test_figures_that_are_not_known_are_named() -> None:
     columns = Columns.of([rec(0, 0, [10, 20])])
     (at_row,) = note_unknown(of_domain(DOMAIN, 4), columns)
-    assert at_row.endswith(": TPOT P95 -16 %")
+    assert at_row.code == "profile-errors"
+    assert at_row.numbers == pytest.approx({"tpot_p95_pct": -16}, abs=0.5)
     (between,) = note_unknown(of_domain(DOMAIN, 8), columns)
-    assert between.endswith(": TPOT P95 -16 %, ITL P95 +40 %")
+    assert between.message.endswith(": TPOT P95 -16 %, ITL P95 +40 %")
     known = msgspec.structs.replace(
         DOMAIN, holdout_pct={"tpot_p95": 4.9, "itl_p95": -4.9, "ttft_mean": 9.9}, rows_pct={}
     )
     assert note_unknown(of_domain(known, 8), columns) == []
     (untested,) = note_unknown(of_domain(Domain(in_system=(1.0, 16.0)), 8), columns)
-    assert "no out-of-sample error" in untested
+    assert untested.code == "profile-percentiles-unknown"
     halves = msgspec.structs.replace(known, holdout="blocks")
     (interpolated,) = note_unknown(of_domain(halves, 8), columns)
-    assert "no load in between was measured" in interpolated
+    assert interpolated.code == "profile-interpolated"
     assert note_unknown(of_domain(halves, 4), columns) == []
     assert note_unknown(of_domain(None, 8), columns) == []

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from cadenza.analysis.finding import Verdict
 from cadenza.analysis.load_checks import lockstep, silence
 from cadenza.analysis.summary import summarise_point
-from cadenza.analysis.verdict import Verdict
 from cadenza.record import Record
 from cadenza.stats.columns import Columns
 from support.columns import closed, rec

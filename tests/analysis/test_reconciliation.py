@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from cadenza.analysis.finding import Verdict
 from cadenza.analysis.reconciliation import Count, Reconciliation, check_server, reconcile
-from cadenza.analysis.verdict import Verdict
 from cadenza.record import Outcome, Phase, Record
 from support.columns import rec
 from support.telemetry import edges, log
@@ -50,16 +50,14 @@ def test_someone_elses_requests_are_a_finding() -> None:
     assert found.requests.difference == pytest.approx(0.3)
     wrong = [check for check in check_server(found) if check.verdict is Verdict.SUSPECT]
     assert [check.name for check in wrong] == ["server's requests", "server's generation tokens"]
-    assert wrong[0].told == "13 requests at the server, 10 at the client (+30.00 %): did others use the server?"
+    assert wrong[0].message == "13 requests at the server, 10 at the client (+30.00 %): did others use the server?"
 
 
 def test_a_server_that_counts_less_is_one_too() -> None:
     (wrong,) = (
         check for check in check_server(counted(answers(), generation_tokens_total=49)) if check.verdict == "SUSPECT"
     )
-    assert (
-        wrong.told == "49 generation tokens at the server, 50 at the client (-2.00 %): the server says that it did less"
-    )
+    assert wrong.message == "49 generation tokens at the server, 50 at the client (-2.00 %): the server counted less"
 
 
 @pytest.mark.parametrize(("tokens", "agrees"), [(99, True), (101, True), (98.9, False), (101.1, False)])
@@ -125,10 +123,10 @@ def test_times_are_compared_and_the_difference_is_network_and_client() -> None:
         assert (time.client_ms, time.server_ms, time.beyond_ms) == pytest.approx(figures)
     assert (found.queue_ms, found.prefill_ms) == pytest.approx((30, 60))
     assert found.decode_ms is None
-    told = {check.name: check.told for check in check_server(found)}
+    told = {check.name: check.message for check in check_server(found)}
     assert told["engine's TTFT"] == (
-        "TTFT 100.00 ms at the client, 90.00 ms by the engine's own histogram: network and client +10.00 ms, "
-        "more than a trifle; in the engine queue 30.0 ms, prefill 60.0 ms"
+        "TTFT 100.00 ms at the client, 90.00 ms by the engine's own histogram: +10.00 ms outside the engine "
+        "(> 10 %); in the engine queue 30.0 ms, prefill 60.0 ms"
     )
     assert all(check.verdict is not Verdict.SUSPECT for check in check_server(found))
 

@@ -4,8 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from cadenza.analysis.finding import Finding, Verdict
 from cadenza.analysis.streaming import check_streaming, count_pieces, notes_streaming
-from cadenza.analysis.verdict import Check, Verdict
 from cadenza.record import Record
 from cadenza.stats.columns import Columns
 from cadenza.stats.latency import tpot_ms
@@ -13,7 +13,7 @@ from cadenza.stats.later_tokens import DEFINED, HIDDEN, UNKNOWN, WHOLE
 from support.columns import rec
 
 
-def named(name: str, records: list[Record]) -> Check:
+def named(name: str, records: list[Record]) -> Finding:
     (found,) = [check for check in check_streaming(Columns.of(records)) if check.name == name]
     return found
 
@@ -60,8 +60,8 @@ def test_a_late_client_is_no_proxy() -> None:
     assert named("streaming", late).verdict is None
     unknown = named("streaming", [lumps(k, [8] * 10, lag_ms=None) for k in range(20)])
     assert unknown.verdict is Verdict.SUSPECT
-    assert "the stamps are not the kernel's" in unknown.told
-    assert "not the kernel's" not in named("streaming", [lumps(k, [8] * 10) for k in range(20)]).told
+    assert "the stamps are not the kernel's" in unknown.message
+    assert "not the kernel's" not in named("streaming", [lumps(k, [8] * 10) for k in range(20)]).message
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_answers_without_text(empty: int, verdict: Verdict) -> None:
     found = named("text", records)
     assert found.verdict is verdict
     if empty:
-        assert found.told.startswith(f"{empty} of 20 answers carried no text")
+        assert found.message.startswith(f"{empty} of 20 answers carried no text")
 
 
 def denominator(records: list[Record]) -> tuple[list[float], list[int]]:
@@ -118,7 +118,7 @@ def test_a_text_smaller_than_a_byte_a_token_was_not_all_streamed() -> None:
     records = texts([rec(k, 0, [20.0 + 10 * j for j in range(20)], tokens=500) for k in range(20)], 5, 100)
     assert set(denominator(records)[1]) == {HIDDEN}
     assert named("streamed tokens", records).verdict is Verdict.SUSPECT
-    assert "2000 bytes of text for 10000 tokens" in named("streamed tokens", records).told
+    assert "2000 bytes of text for 10000 tokens" in named("streamed tokens", records).message
 
 
 def test_thinking_that_came_as_plain_text_is_not_hidden() -> None:
@@ -127,7 +127,8 @@ def test_thinking_that_came_as_plain_text_is_not_hidden() -> None:
     assert denominator([one]) == ([19.0], [DEFINED])
     one.event_ns = one.event_ns[:5]  # now the 15 can be those that never came
     assert denominator([one]) == ([4.0], [DEFINED])
-    assert notes_streaming(Columns.of([one]))[0].startswith("15 of 20 tokens were counted and never streamed")
+    (note, *_) = notes_streaming(Columns.of([one]))
+    assert (note.code, note.numbers) == ("tokens-not-streamed", {"unstreamed": 15, "tokens": 20})
 
 
 def test_an_end_token_that_no_event_carries() -> None:

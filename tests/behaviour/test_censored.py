@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from cadenza.analysis.summary import PointSummary, relate, summarise_point
+from cadenza.analysis.point_summary import PointSummary
+from cadenza.analysis.summary import relate, summarise_point
 from cadenza.load.client import Client
 from cadenza.load.course import Course
 from cadenza.load.exchange import Exchange, Outgoing

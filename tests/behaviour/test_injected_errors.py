@@ -2,7 +2,8 @@
 
 import pytest
 
-from cadenza.analysis.summary import PointSummary, summarise_point
+from cadenza.analysis.point_summary import PointSummary
+from cadenza.analysis.summary import summarise_point
 from cadenza.load.client import Client
 from cadenza.load.exchange import Exchange, Outgoing
 from cadenza.load.issue import closed_loop

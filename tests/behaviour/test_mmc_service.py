@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cadenza.analysis.summary import PointSummary, summarise_point
+from cadenza.analysis.point_summary import PointSummary
+from cadenza.analysis.summary import summarise_point
 from cadenza.load.client import Client
 from cadenza.load.exchange import Exchange
 from cadenza.load.issue import open_loop

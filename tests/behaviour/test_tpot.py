@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from cadenza.analysis.summary import PointSummary, summarise_point
-from cadenza.analysis.verdict import Verdict
+from cadenza.analysis.finding import Verdict
+from cadenza.analysis.point_summary import PointSummary
+from cadenza.analysis.summary import summarise_point
 from cadenza.load.client import Client
 from cadenza.load.exchange import Exchange, Outgoing
 from cadenza.load.issue import closed_loop

@@ -47,7 +47,7 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", write(tmp_path / "run", 60), "--json"]) == 0
     (point,) = json.loads(capsys.readouterr().out)
     assert (point["model"], point["verdict"], point["status"]) == ("m", "VALID", "complete")
-    assert {"name", "verdict", "told"} == set(point["checks"][0])
+    assert {"name", "verdict", "message"} == set(point["checks"][0])
 
 
 def test_what_is_no_run_is_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

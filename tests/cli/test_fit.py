@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cadenza.analysis.summary import PointSummary, summarise_point
+from cadenza.analysis.point_summary import PointSummary
+from cadenza.analysis.summary import summarise_point
 from cadenza.api import open_run
 from cadenza.cli import fit
 from cadenza.engine import profile

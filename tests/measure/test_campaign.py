@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.analysis.summary import PointSummary, summarise_point
+from cadenza.analysis.point_summary import PointSummary
+from cadenza.analysis.summary import summarise_point
 from cadenza.engine import profile
 from cadenza.engine.api.http_api import HttpApi
 from cadenza.load.client import Client

@@ -138,4 +138,4 @@ def test_nobody_watched_and_nothing_is_said() -> None:
 def test_the_checks_tell_the_reconciliation() -> None:
     text = render_checks(summary(machine()))
     assert "ok             server's requests           40 requests at the server, 40 at the client (+0.00 %)" in text
-    assert "network and client +1.50 ms; in the engine queue 0.5 ms" in text
+    assert "+1.50 ms outside the engine; in the engine queue 0.5 ms" in text

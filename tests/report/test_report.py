@@ -9,8 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from cadenza.analysis.summary import PointSummary, Summary, relate, summarise_point
-from cadenza.analysis.verdict import Verdict
+from cadenza.analysis.finding import Verdict
+from cadenza.analysis.point_summary import PointSummary
+from cadenza.analysis.summary import Summary, relate, summarise_point
 from cadenza.load.shard import Tally
 from cadenza.record import LoadLabel, Outcome, Point, PointStatus, Record
 from cadenza.report import markdown, terminal

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.analysis.summary import PointSummary, relate, summarise_point
+from cadenza.analysis.point_summary import PointSummary
+from cadenza.analysis.summary import relate, summarise_point
 from cadenza.record import LoadLabel, Point, PointStatus
 from cadenza.stats.relative import drift_class, drift_ms, drift_pct, efficiency, falling_note, speedup, spread_pct
 from support.columns import rec

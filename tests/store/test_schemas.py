@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cadenza.analysis.codes import CODES
 from cadenza.cli.main import main
 from cadenza.record import SCHEMA, Outcome, Phase
 from cadenza.store import telemetry
@@ -42,6 +43,20 @@ def test_its_records_and_its_figures_are_what_they_were(schema: int, capsys: pyt
         spans = sum(record.event_ns[-1] - record.event_ns[0] for record in mine) / 1e6
         assert new["itl_ms"]["n"] == gaps
         assert new["itl_ms"]["mean"] == pytest.approx(spans / gaps)
+
+
+@pytest.mark.parametrize("schema", range(1, SCHEMA + 1))
+def test_findings_carry_the_sentences_of_checks_and_notes(schema: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """`findings` has the sentences of `checks` and `notes`, in their order, with codes and numbers of the table."""
+    folder = RUNS / f"schema-{schema}"
+    main(["show", str(folder), "--json"])
+    for new in json.loads(capsys.readouterr().out)["points"]:
+        checks = [(check["verdict"], check["message"]) for check in new["checks"]]
+        notes = [(None, note) for note in new["notes"]]
+        assert [(one["verdict"], one["message"]) for one in new["findings"]] == checks + notes
+        assert set(new["checks"][0]) == {"name", "verdict", "message"}
+        for one in new["findings"]:
+            assert set(one["numbers"]) <= set(CODES[one["code"]].numbers)
 
 
 def test_there_is_a_run_for_each_schema_of_its_telemetry() -> None:

@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 
-from cadenza.analysis.verdict import Check, Verdict
+from cadenza.analysis.finding import Finding, Verdict, unjudged, valid
 from cadenza.domain import Domain, Lengths
 from cadenza.record import LoadLabel, Point
 from cadenza.stats.columns import Columns, Floats, Ints
@@ -48,14 +48,6 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tok: Floats
     aimed_prompt_tok: Floats
     output_tok: Floats
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing outside of the domain: a code, its numbers (units in their names), and a sentence."""
-
-    code: str
-    numbers: dict[str, float]
-    message: str
 
 
 def describe_workload(point: Point, columns: Columns, arrivals: str | None = None) -> Workload | None:
@@ -134,7 +126,7 @@ def find_extrapolation(domain: Domain, workload: Workload) -> list[Finding]:
     ]
 
 
-def check_extrapolation(point: Point, columns: Columns) -> list[Check]:
+def check_extrapolation(point: Point, columns: Columns) -> list[Finding]:
     """`find_extrapolation` by `point.domain` as checks, SUSPECT each; None: the profile does not record it all.
 
     []: the point has no domain, since no measured law answered, or no request that was measured and `ok`.
@@ -143,16 +135,14 @@ def check_extrapolation(point: Point, columns: Columns) -> list[Check]:
     workload = None if domain is None else describe_workload(point, columns)
     if domain is None or workload is None:
         return []
-    found = [Check("extrapolation", Verdict.SUSPECT, one.message) for one in find_extrapolation(domain, workload)]
+    outside = find_extrapolation(domain, workload)
     if not domain.recorded:
-        told = "the profile does not record lengths, loops and arrival law of its run: `cadenza fit` it again"
-        return [*found, Check("extrapolation", None, told)]
-    return found or [
-        Check("extrapolation", Verdict.VALID, "load and lengths are within those the profile was fitted to")
-    ]
+        message = "the profile does not record lengths, loops and arrival law of its run: `cadenza fit` it again"
+        return [*outside, unjudged("domain-unrecorded", message)]
+    return outside or [valid("inside-domain", "load and lengths are within those the profile was fitted to")]
 
 
-def note_unknown(point: Point, columns: Columns) -> list[str]:
+def note_unknown(point: Point, columns: Columns) -> list[Finding]:
     """**Not known**: means that the profile gives with an error above 10 %, percentiles above 5 %; what is untested.
 
     In a closed loop at the load of a row by the largest in-sample error of any row; elsewhere by the largest of those
@@ -167,18 +157,22 @@ def note_unknown(point: Point, columns: Columns) -> list[str]:
     )
     notes = []
     if not domain.holdout_pct:
-        notes.append("percentiles of TPOT and ITL are not known: the profile records no out-of-sample error")
+        message = "percentiles of TPOT and ITL are not known: the profile records no out-of-sample error"
+        notes.append(unjudged("profile-percentiles-unknown", message))
     errors = dict(domain.rows_pct)
     if not at_row:
         errors |= {name: max(pct, errors.get(name, 0.0), key=abs) for name, pct in domain.holdout_pct.items()}
     limits = {name: KNOWN_MEAN_PCT if name.endswith("mean") else KNOWN_PERCENTILE_PCT for name in errors}
     named = {name: pct for name, pct in errors.items() if abs(pct) > limits[name]}
     if named:
-        told = ", ".join(f"{_spell(name)} {pct:+.0f} %" for name, pct in named.items())
-        notes.append(f"not known from this profile, by its errors where it was tested: {told}")
+        message = "not known from this profile, by its errors where it was tested: "
+        message += ", ".join(f"{_spell(name)} {pct:+.0f} %" for name, pct in named.items())
+        notes.append(unjudged("profile-errors", message, **{f"{name}_pct": pct for name, pct in named.items()}))
     if domain.holdout == "blocks" and not at_row and len(domain.in_system) > 1:
-        rows = f"{domain.in_system[0]:.3g} and {domain.in_system[-1]:.3g}"
-        notes.append(f"interpolated between rows at {rows} requests in flight: no load in between was measured")
+        low, high = domain.in_system[0], domain.in_system[-1]
+        message = f"interpolated between rows at {low:.3g} and {high:.3g} requests in flight: "
+        message += "no load in between was measured"
+        notes.append(unjudged("profile-interpolated", message, lowest_in_system=low, highest_in_system=high))
     return notes
 
 
@@ -197,15 +191,15 @@ def _judge_load(domain: Domain, workload: Workload) -> list[Finding]:
         if not slowest * (1 - SAME_RATE) <= rate <= fastest * (1 + SAME_RATE):
             numbers = {"rate_per_s": rate, "lowest_rate_per_s": slowest, "highest_rate_per_s": fastest}
             measured = f"{slowest:.3g}" if slowest == fastest else f"{slowest:.3g} to {fastest:.3g}"
-            told = f"extrapolated: {rate:.3g} requests/s, the profile was measured at {measured}"
-            return [Finding(code="rate", numbers=numbers, message=told)]
+            message = f"extrapolated: {rate:.3g} requests/s, the profile was measured at {measured}"
+            return [Finding("extrapolated-rate", Verdict.SUSPECT, message, numbers)]
     numbers = {"in_system": level, "lowest_in_system": low, "highest_in_system": high}
     if level > high + max(SCATTER, share * high):
-        told = f"extrapolated: {level:.3g} requests in flight, the profile was measured up to {high:.3g}"
-        return [Finding(code="load-above", numbers=numbers, message=told)]
+        message = f"extrapolated: {level:.3g} requests in flight, the profile was measured up to {high:.3g}"
+        return [Finding("extrapolated-load-above", Verdict.SUSPECT, message, numbers)]
     if level < low - max(SCATTER, share * low):
-        told = f"extrapolated: {level:.3g} requests in flight, the profile was measured from {low:.3g} on"
-        return [Finding(code="load-below", numbers=numbers, message=told)]
+        message = f"extrapolated: {level:.3g} requests in flight, the profile was measured from {low:.3g} on"
+        return [Finding("extrapolated-load-below", Verdict.SUSPECT, message, numbers)]
     most = domain.peak_in_flight
     if most is None or planned or not len(workload.level):
         return []
@@ -213,12 +207,12 @@ def _judge_load(domain: Domain, workload: Workload) -> list[Finding]:
     above = float((workload.level > most_allowed).mean())
     if above <= PEAK_SHARE:
         return []
-    numbers = {"peak_in_flight": workload.peak, "measured_peak_in_flight": most, "share_pct": 100 * above}
-    told = (
+    numbers = {"peak_in_flight": workload.peak, "measured_peak_in_flight": most, "share": above}
+    message = (
         f"extrapolated: {100 * above:.0f} % of the tokens with more than {most} requests in flight "
         f"(peak {workload.peak}), the most that the profile was measured with"
     )
-    return [Finding(code="peak-above", numbers=numbers, message=told)]
+    return [Finding("extrapolated-peak-above", Verdict.SUSPECT, message, numbers)]
 
 
 def _judge_lengths(code: str, measured: Lengths | None, tokens: Floats, free_tok: float) -> list[Finding]:
@@ -229,21 +223,21 @@ def _judge_lengths(code: str, measured: Lengths | None, tokens: Floats, free_tok
     allowed = free_tok + ERRORS * error
     if not lowest * (1 - LENGTH_SHARE) - allowed <= mean <= highest * (1 + LENGTH_SHARE) + allowed:
         numbers = {"mean_tok": mean, "lowest_mean_tok": lowest, "highest_mean_tok": highest}
-        told = (
+        message = (
             f"extrapolated: {code}s of {mean:.0f} tokens on average, "
             f"the profile was measured with {_between(lowest, highest)}"
         )
-        return [Finding(code=f"{code}-mean", numbers=numbers, message=told)]
+        return [Finding(f"extrapolated-{code}-mean", Verdict.SUSPECT, message, numbers)]
     p5, p95 = (float(value) for value in np.percentile(tokens, (5, 95)))
     shortest, longest = measured.range
     if p5 >= shortest * (1 - LENGTH_SHARE) - free_tok and p95 <= longest * (1 + LENGTH_SHARE) + free_tok:
         return []
     numbers = {"p5_tok": p5, "p95_tok": p95, "shortest_tok": shortest, "longest_tok": longest}
-    told = (
+    message = (
         f"extrapolated: {code}s of {p5:.0f} to {p95:.0f} tokens (P5 to P95), "
         f"the profile was measured with {_between(shortest, longest)}"
     )
-    return [Finding(code=f"{code}-range", numbers=numbers, message=told)]
+    return [Finding(f"extrapolated-{code}-range", Verdict.SUSPECT, message, numbers)]
 
 
 def _between(low: float, high: float) -> str:
@@ -258,9 +252,11 @@ def _judge_loop(domain: Domain, workload: Workload) -> list[Finding]:
         return []
     if workload.load not in domain.loads:
         measured = " and ".join(_LOOPS[label] for label in domain.loads)
-        told = f"extrapolated: {_LOOPS[workload.load.value]}, the profile was measured in {measured}"
-        return [Finding(code="loop", numbers={}, message=told)]
+        message = f"extrapolated: {_LOOPS[workload.load.value]}, the profile was measured in {measured}"
+        return [Finding("extrapolated-loop", Verdict.SUSPECT, message, {})]
     if workload.arrivals is not None and workload.arrivals not in domain.arrivals:
-        told = f"extrapolated: {workload.arrivals} arrivals, the profile was measured with {', '.join(domain.arrivals)}"
-        return [Finding(code="arrivals", numbers={}, message=told)]
+        message = (
+            f"extrapolated: {workload.arrivals} arrivals, the profile was measured with {', '.join(domain.arrivals)}"
+        )
+        return [Finding("extrapolated-arrivals", Verdict.SUSPECT, message, {})]
     return []

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from cadenza.analysis.verdict import Check, Verdict, check
+from cadenza.analysis.finding import Finding, Verdict, check, unjudged, valid
 from cadenza.record import LoadLabel, Point
 from cadenza.stats import latency
 from cadenza.stats.columns import Columns, Floats
@@ -33,7 +33,7 @@ OPEN_TTFT_ROUNDS = 2
 MIN_LOCKSTEP, LOCKSTEP_CHANCE = 0.8, 0.005
 
 
-def check_load(point: Point, columns: Columns, window: Window) -> list[Check]:
+def check_load(point: Point, columns: Columns, window: Window) -> list[Finding]:
     """The checks of the load, in the order in which `cadenza check` lists them."""
     return [
         *_check_window(window, columns),
@@ -46,32 +46,30 @@ def check_load(point: Point, columns: Columns, window: Window) -> list[Check]:
     ]
 
 
-def _check_window(window: Window, columns: Columns) -> list[Check]:
+def _check_window(window: Window, columns: Columns) -> list[Finding]:
     if not len(columns):
         return []
     if window.kind == "whole":
-        return [Check("window", Verdict.SUSPECT, f"no steady state: {window.rule}")]
-    return [Check("window", Verdict.VALID, f"the load was held for {window.length_s:.1f} s: {window.rule}")]
+        return [Finding("no-window", Verdict.SUSPECT, f"no steady state: {window.rule}")]
+    message = f"the load was held for {window.length_s:.1f} s: {window.rule}"
+    return [valid("window", message, window_s=window.length_s)]
 
 
-def _check_steady(point: Point, columns: Columns, window: Window) -> list[Check]:
+def _check_steady(point: Point, columns: Columns, window: Window) -> list[Finding]:
     """Neither TPOT nor TTFT (user TTFT where the plan sets the times) moves in the order of dispatch."""
     if not len(columns) or window.kind == "whole":
         return []
     series = [(name, values.values) for name, values in _series(point, columns) if np.isfinite(values.values).any()]
     if not series:
-        return [Check("steady state", None, "no answer has a TPOT or a TTFT")]
+        return [unjudged("steady-state", "no answer has a TPOT or a TTFT")]
     sizes, memory = _round_sizes(point, columns, window), _memory(point, columns)
-    found = [
+    changes = [
         (name, find_change(values, round_size=sizes[name], material=MATERIAL[name], memory=memory))
         for name, values in series
     ]
-    changes = [(name, change) for name, change in found if change is not None]
-    if changes:
-        return [
-            Check("steady state", Verdict.SUSPECT, f"no steady state: {_describe(name, change)}")
-            for name, change in changes
-        ]
+    changed = [_describe(name, change) for name, change in changes if change is not None]
+    if changed:
+        return changed
     judged = [name for name, values in series if can_judge(len(values), sizes[name])]
     short = "; ".join(
         f"{name}: {len(values)} requests, {sizes[name]} to a round: too few to judge"
@@ -79,10 +77,10 @@ def _check_steady(point: Point, columns: Columns, window: Window) -> list[Check]
         if name not in judged
     )
     if not judged:
-        return [Check("steady state", None, short)]
+        return [unjudged("steady-state", short)]
     subject = "neither TPOT nor TTFT changes" if len(judged) == 2 else f"{judged[0]} does not change"
     sentence = f"{subject} in the order of dispatch" + (f"; {short}" if short else "")
-    return [Check("steady state", Verdict.VALID, sentence)]
+    return [valid("steady-state", sentence)]
 
 
 def _round_sizes(point: Point, columns: Columns, window: Window) -> dict[str, int]:
@@ -117,11 +115,13 @@ def _series(point: Point, columns: Columns) -> list[tuple[str, Followed]]:
     ]
 
 
-def _describe(name: str, change: Change) -> str:
-    return f"{name} {change.kind}: {change.before:.4g} to {change.after:.4g} ms ({100 * change.relative:+.0f} %)"
+def _describe(name: str, change: Change) -> Finding:
+    moved = f"{change.before:.4g} to {change.after:.4g} ms ({100 * change.relative:+.0f} %)"
+    numbers = {"before_ms": change.before, "after_ms": change.after, "change_share": change.relative}
+    return Finding("steady-state", Verdict.SUSPECT, f"no steady state: {name} {change.kind}: {moved}", numbers)
 
 
-def _check_silence(columns: Columns) -> list[Check]:
+def _check_silence(columns: Columns) -> list[Finding]:
     """A server that sends nothing to anybody while requests wait has stopped, however fast it is before and after."""
     lasted_ms, share = silence(columns)
     if lasted_ms != lasted_ms:
@@ -133,7 +133,8 @@ def _check_silence(columns: Columns) -> list[Check]:
     wrong = share > MAX_SILENT_SHARE and lasted_ms > SILENT_TTFTS * usual_ms
     lasted = f"{lasted_ms / 1000:.1f} s ({100 * share:.1f} % of the point)"
     sentence = f"while requests waited, the server sent nothing for {lasted}" + ("" if wrong else " at most")
-    return [check("silence", sentence, wrong, Verdict.SUSPECT)]
+    numbers = {"silent_s": lasted_ms / 1000, "silent_share": share}
+    return [check("silence", sentence, wrong, Verdict.SUSPECT, **numbers)]
 
 
 def silence(columns: Columns) -> tuple[float, float]:
@@ -163,25 +164,29 @@ def silence(columns: Columns) -> tuple[float, float]:
     return longest * (end - start) / SILENT_STEPS, longest / SILENT_STEPS
 
 
-def _check_end(point: Point, columns: Columns, window: Window) -> list[Check]:
+def _check_end(point: Point, columns: Columns, window: Window) -> list[Finding]:
     """Every measured request was followed to its end, under the load that it was measured under."""
-    lost, mine = int(censored(columns).sum()), int(population(columns).sum())
+    lost, measured = int(censored(columns).sum()), int(population(columns).sum())
     if lost:
-        sentence = f"{lost} of {mine} measured requests had not ended when the load did"
+        sentence = f"{lost} of {measured} measured requests had not ended when the load did"
         if point.cooldown_s is not None:
             sentence += f", at most {point.cooldown_s:g} s after the last of them was due"
-        return [Check("followed", Verdict.SUSPECT, f"{sentence}: figures that they could move are lower bounds (≥)")]
-    if not mine or was_held(point, columns):
-        return [Check("followed", Verdict.VALID, f"all {mine} measured requests were followed to their end")]
+        sentence += ": figures that they could move are lower bounds (≥)"
+        return [Finding("censored", Verdict.SUSPECT, sentence, {"censored": lost, "measured": measured})]
+    if not measured or was_held(point, columns):
+        message = f"all {measured} measured requests were followed to their end"
+        return [valid("followed", message, measured=measured)]
     moved = _moved_by_end(point, columns, window)
     sentence = "the load was not held until the last measured request had ended"
-    if moved:
-        return [Check("followed", Verdict.SUSPECT, f"{sentence}: {moved}")]
-    return [Check("followed", Verdict.VALID, f"{sentence}, which moves no mean beyond its interval")]
+    if moved is not None:
+        name, difference = moved
+        sentence += f": without the requests that saw it fall, mean {name} differs by {difference:+.3g} ms"
+        return [Finding("load-not-held", Verdict.SUSPECT, sentence, {"difference_ms": difference})]
+    return [valid("load-not-held", f"{sentence}, which moves no mean beyond its interval")]
 
 
-def _moved_by_end(point: Point, columns: Columns, window: Window) -> str | None:
-    """The first mean that the requests which saw the load fall move beyond the interval of all the others."""
+def _moved_by_end(point: Point, columns: Columns, window: Window) -> tuple[str, float] | None:
+    """The first mean, and by how many ms, that requests which saw the load fall move beyond the others' interval."""
     last_ms = float(np.nanmax(columns.sent_ms[columns.measured], initial=-np.inf))
     rounds = rounds_of(point, columns, window)
     for name, followed in _series(point, columns):
@@ -197,11 +202,11 @@ def _moved_by_end(point: Point, columns: Columns, window: Window) -> str | None:
         chance = 3 * float(before.std()) * math.sqrt((n - kept) / (n * kept))
         allowed = max(MOVED * abs(float(values.mean())), chance, half if half == half else 0.0)
         if abs(difference) > allowed:
-            return f"without the requests that saw it fall, mean {name} differs by {-difference:+.3g} ms"
+            return name, -difference
     return None
 
 
-def _check_stability(point: Point, columns: Columns) -> list[Check]:
+def _check_stability(point: Point, columns: Columns) -> list[Finding]:
     """An open or capped load whose backlog grows has no latency that is the server's."""
     load = assess_stability(point, columns)
     if load is None:
@@ -209,33 +214,37 @@ def _check_stability(point: Point, columns: Columns) -> list[Check]:
     return [_judge_stability(load)]
 
 
-def _judge_stability(load: Stability) -> Check:
+def _judge_stability(load: Stability) -> Finding:
     rates = f"{load.arriving_per_s:.3g} requests/s arrive"
     done = f"the server completes {load.completed_per_s:.3g}/s while requests wait"
+    arriving, window = {"arriving_per_s": load.arriving_per_s}, {"window_responses": load.window_responses}
+    numbers = arriving | {"completed_per_s": load.completed_per_s} | window
     if load.grows:
-        told = f"UNSTABLE: {rates}, {done}: the backlog grows, and latencies with the length of the run"
-        return Check("stability", Verdict.SUSPECT, told)
-    told = f"the window is {load.window_responses:.1f} mean user latencies long"
+        message = f"UNSTABLE: {rates}, {done}: the backlog grows, and latencies with the length of the run"
+        return Finding("backlog-grows", Verdict.SUSPECT, message, numbers)
+    length = f"the window is {load.window_responses:.1f} mean user latencies long"
     if not load.is_stable:
         needed = f"{load.needed_responses} are needed to see whether the backlog grows"
-        short = f"{told}, {needed}: measure longer; {rates}, {done}"
-        return Check("stability", Verdict.SUSPECT, short)
-    return Check("stability", Verdict.VALID, f"{rates}, and the backlog does not grow; {told}")
+        short = f"{length}, {needed}: measure longer; {rates}, {done}"
+        return Finding("window-short", Verdict.SUSPECT, short, numbers | {"needed_responses": load.needed_responses})
+    message = f"{rates}, and the backlog does not grow; {length}"
+    return Finding("backlog-stable", Verdict.VALID, message, arriving | window)
 
 
-def _check_lockstep(point: Point, columns: Columns) -> list[Check]:
+def _check_lockstep(point: Point, columns: Columns) -> list[Finding]:
     """Slots of a closed loop that send in step see each other's prefill, and the rest of the time nobody's."""
     slots = point.concurrency or 1
     least = max(MIN_LOCKSTEP, float(np.sqrt(-np.log(LOCKSTEP_CHANCE) / slots)))
     if point.load is not LoadLabel.CLOSED or least > 0.95:
         return []
-    found = lockstep(np.sort(columns.sent_ms[columns.measured & np.isfinite(columns.sent_ms)]), slots)
-    if found != found:
+    concentration = lockstep(np.sort(columns.sent_ms[columns.measured & np.isfinite(columns.sent_ms)]), slots)
+    if concentration != concentration:
         return []
-    told = f"dispatch times within a round are concentrated by {found:.2f} (0 even, 1 all at once)"
-    wrong = found > least
-    sentence = f"the {slots} slots are in step: {told}; draw --output-tokens from a range" if wrong else told
-    return [check("lockstep", sentence, wrong, Verdict.SUSPECT)]
+    message = f"dispatch times within a round are concentrated by {concentration:.2f} (0 even, 1 all at once)"
+    wrong = concentration > least
+    sentence = f"the {slots} slots are in step: {message}; draw --output-tokens from a range" if wrong else message
+    numbers = {"concentration": concentration, "slots": slots, "allowed": least}
+    return [check("lockstep", sentence, wrong, Verdict.SUSPECT, **numbers)]
 
 
 def lockstep(sent_ms: Floats, slots: int) -> float:
@@ -257,19 +266,23 @@ def lockstep(sent_ms: Floats, slots: int) -> float:
     return float(np.median(np.abs(np.exp(1j * phases).mean(axis=1))))
 
 
-def _check_in_flight(point: Point, columns: Columns, window: Window) -> list[Check]:
+def _check_in_flight(point: Point, columns: Columns, window: Window) -> list[Finding]:
     """In flight never above C, in a closed loop C on average, and the peak never below the mean."""
     peak, mean = peak_in_flight(columns), mean_in_flight(columns, window.start_ms, window.end_ms)
-    found = []
+    findings = []
+    numbers: dict[str, float] = {"peak": peak, "mean": mean}
     if mean > peak + 1e-9:
-        found.append(Check("in flight", Verdict.INVALID, f"{mean:.2f} in flight on average, but {peak} at most"))
+        message = f"{mean:.2f} in flight on average, but {peak} at most"
+        findings.append(Finding("in-flight", Verdict.INVALID, message, numbers))
     slots = point.concurrency
     if slots is None:
-        return [*found, Check("in flight", Verdict.VALID, f"{peak} in flight at most, {mean:.2f} on average")]
+        return [*findings, valid("in-flight", f"{peak} in flight at most, {mean:.2f} on average", **numbers)]
+    numbers["slots"] = slots
     if peak > slots:
-        told = f"{peak} requests were in flight where {slots} were asked for"
-        return [*found, Check("in flight", Verdict.INVALID, told)]
+        message = f"{peak} requests were in flight where {slots} were asked for"
+        return [*findings, Finding("in-flight", Verdict.INVALID, message, numbers)]
     if point.load is LoadLabel.CLOSED and window.kind == "steady":
-        told = f"{mean:.2f} requests were in flight on average where {slots} were asked for"
-        return [*found, check("in flight", told, mean < MIN_IN_FLIGHT_SHARE * slots, Verdict.SUSPECT)]
-    return [*found, Check("in flight", Verdict.VALID, f"{peak} in flight at most, of {slots} allowed")]
+        message = f"{mean:.2f} requests were in flight on average where {slots} were asked for"
+        few = mean < MIN_IN_FLIGHT_SHARE * slots
+        return [*findings, check("in-flight", message, few, Verdict.SUSPECT, **numbers)]
+    return [*findings, valid("in-flight", f"{peak} in flight at most, of {slots} allowed", **numbers)]

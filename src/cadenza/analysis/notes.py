@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cadenza.analysis.extrapolation import note_unknown
+from cadenza.analysis.finding import Finding, unjudged
 from cadenza.analysis.streaming import notes_streaming
 from cadenza.record import LoadLabel, Outcome, Point, Record
 from cadenza.stats import latency
@@ -15,7 +16,7 @@ from cadenza.stats.throughput import rate_per_s
 KEEPS_UP = 0.95
 
 
-def list_notes(point: Point, records: Sequence[Record], columns: Columns, per_event: float) -> list[str]:
+def list_notes(point: Point, records: Sequence[Record], columns: Columns, per_event: float) -> list[Finding]:
     """Every note, the most important first; `per_event` is the mean number of tokens of an event."""
     return [
         *_note_rate(point, columns),
@@ -26,17 +27,18 @@ def list_notes(point: Point, records: Sequence[Record], columns: Columns, per_ev
     ]
 
 
-def _note_rate(point: Point, columns: Columns) -> list[str]:
+def _note_rate(point: Point, columns: Columns) -> list[Finding]:
     """A cap that cannot keep up makes a queue at the client, which grows for as long as one measures."""
     sent = columns.measured & np.isfinite(columns.sent_ms)
     offered, achieved = rate_per_s(columns.intended_ms[sent]), rate_per_s(columns.sent_ms[sent])
     if point.load is not LoadLabel.CAPPED or not achieved < KEEPS_UP * offered:
         return []
-    told = f"requests left at {achieved:.3g}/s where {offered:.3g}/s were due"
-    return [f"{told}: over capacity at this cap, so user TTFT grows with the length of the run"]
+    message = f"requests left at {achieved:.3g}/s where {offered:.3g}/s were due"
+    message += ": over capacity at this cap, so user TTFT grows with the length of the run"
+    return [unjudged("over-cap", message, achieved_per_s=achieved, offered_per_s=offered)]
 
 
-def _note_wait(point: Point, columns: Columns) -> list[str]:
+def _note_wait(point: Point, columns: Columns) -> list[Finding]:
     """What a client that counts from the dispatch would have said, where that is not the same."""
     inside = columns.measured & columns.ok
     if point.load is LoadLabel.CLOSED or not inside.any():
@@ -47,18 +49,22 @@ def _note_wait(point: Point, columns: Columns) -> list[str]:
         return []
     pairs = [("mean", user.mean(), naive.mean())]
     pairs += [(f"P{q}", np.percentile(user, q), np.percentile(naive, q)) for q in (50, 95)]
-    told = ", ".join(f"{name} {felt:.1f} and {sent:.1f} ms" for name, felt, sent in pairs)
-    return [f"user TTFT and TTFT from dispatch differ by the wait to be sent: {told}"]
+    message = "user TTFT and TTFT from dispatch differ by the wait to be sent: "
+    message += ", ".join(f"{name} {felt:.1f} and {sent:.1f} ms" for name, felt, sent in pairs)
+    numbers = {"user_mean_ms": float(user.mean()), "dispatch_mean_ms": float(naive.mean())}
+    return [unjudged("wait-before-dispatch", message, **numbers)]
 
 
-def _remarks(records: Sequence[Record], per_event: float) -> list[str]:
+def _remarks(records: Sequence[Record], per_event: float) -> list[Finding]:
     """Worth knowing, and no reason to doubt."""
     notes = []
     if per_event > 1.005:
-        notes.append(f"{per_event:.2f} tokens an event: ITL is per event, not per token")
+        message = f"{per_event:.2f} tokens an event: ITL is per event, not per token"
+        notes.append(unjudged("tokens-per-event", message, tokens_per_event=per_event))
     remarks: dict[str, int] = {}
     for record in records:
         if record.outcome is Outcome.OK and record.detail:
             remarks[record.detail] = remarks.get(record.detail, 0) + 1
-    notes += [f"{n} answers: {remark}" for remark, n in sorted(remarks.items(), key=lambda item: -item[1])[:3]]
+    for remark, n in sorted(remarks.items(), key=lambda item: -item[1])[:3]:
+        notes.append(unjudged("answer-remark", f"{n} answers: {remark}", answers=n))
     return notes

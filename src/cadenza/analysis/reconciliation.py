@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from cadenza.analysis.finding import Finding, Verdict, check, unjudged
 from cadenza.analysis.tracks import Tracks, edges_of, growth
-from cadenza.analysis.verdict import Check, Verdict, check
 from cadenza.clock import NS_PER_MS
 from cadenza.readings import ReadingTable
 from cadenza.record import Outcome, Record, TokenSource
@@ -76,7 +76,7 @@ def reconcile(telemetry: ReadingTable, index: int, model: str, records: Sequence
         return None
     requests = growth(edges, model, "requests_total")
     fell = any(
-        growth(edges, model, name) is None and _told(edges[-1], name)
+        growth(edges, model, name) is None and _is_shown(edges[-1], name)
         for name in ("requests_total", "generation_tokens_total")
     )
     if fell:
@@ -99,56 +99,52 @@ def reconcile(telemetry: ReadingTable, index: int, model: str, records: Sequence
     )
 
 
-def check_server(found: Reconciliation | None) -> list[Check]:
-    """What `cadenza check` says of it; nothing, where there is none."""
+def check_server(found: Reconciliation | None) -> list[Finding]:
+    """The server's counts and times against the client's, as checks; none where the engine gave no page."""
     if found is None:
         return []
     if found.restarted:
-        return [
-            Check("server's count", Verdict.SUSPECT, "the engine's counters fell back: it was started anew meanwhile")
-        ]
-    checks = []
+        message = "the engine's counters fell back: it was started anew meanwhile"
+        return [Finding("engine-restarted", Verdict.SUSPECT, message)]
     named = (
         ("requests", found.requests),
         ("prompt tokens", found.prompt_tokens),
         ("generation tokens", found.generation_tokens),
     )
-    for name, count in named:
-        if count is not None:
-            mine = f"{count.client:,}" + (f" to {count.client_most:,}" if count.client_most > count.client else "")
-            told = f"{count.server:,} {name} at the server, {mine} at the client ({100 * count.difference:+.2f} %)"
-            if not count.agrees:
-                told += ": did others use the server?" if count.difference > 0 else ": the server says that it did less"
-            checks.append(check(f"server's {name}", told, not count.agrees, Verdict.SUSPECT))
-    checks += [Check(f"engine's {name}", None, told) for name, told in _times_told(found)]
-    return checks
-
-
-def _times_told(found: Reconciliation) -> list[tuple[str, str]]:
-    told = []
+    findings = [_check_count(name, count) for name, count in named if count is not None]
     if found.ttft is not None:
-        inside = [
-            f"{name} {value:.1f} ms"
-            for name, value in (("queue", found.queue_ms), ("prefill", found.prefill_ms))
-            if value is not None
-        ]
-        told.append(
-            ("TTFT", _time_told("TTFT", found.ttft) + (f"; in the engine {', '.join(inside)}" if inside else ""))
-        )
+        parts = (("queue", found.queue_ms), ("prefill", found.prefill_ms))
+        inside = ", ".join(f"{name} {value:.1f} ms" for name, value in parts if value is not None)
+        findings.append(_compare_times("TTFT", found.ttft, f"; in the engine {inside}" if inside else ""))
     if found.itl is not None:
-        told.append(("ITL", _time_told("ITL", found.itl)))
-    return told
+        findings.append(_compare_times("ITL", found.itl))
+    return findings
 
 
-def _time_told(name: str, time: Time) -> str:
-    pair = f"{name} {time.client_ms:.2f} ms at the client, {time.server_ms:.2f} ms by the engine's own histogram"
+def _check_count(name: str, count: Count) -> Finding:
+    client = f"{count.client:,}" + (f" to {count.client_most:,}" if count.client_most > count.client else "")
+    message = f"{count.server:,} {name} at the server, {client} at the client ({100 * count.difference:+.2f} %)"
+    if not count.agrees:
+        message += ": did others use the server?" if count.difference > 0 else ": the server counted less"
+    numbers = {
+        "server": count.server,
+        "client": count.client,
+        "client_most": count.client_most,
+        "difference_share": count.difference,
+    }
+    return check(f"server-{name.replace(' ', '-')}", message, not count.agrees, Verdict.SUSPECT, **numbers)
+
+
+def _compare_times(name: str, time: Time, inside: str = "") -> Finding:
+    message = f"{name} {time.client_ms:.2f} ms at the client, {time.server_ms:.2f} ms by the engine's own histogram"
     large = abs(time.beyond_ms) > WORTH_MS and abs(time.beyond_ms) > WORTH_SHARE * time.client_ms
-    return f"{pair}: network and client {round(time.beyond_ms, 2) + 0.0:+.2f} ms" + (
-        ", more than a trifle" if large else ""
-    )
+    message += f": {round(time.beyond_ms, 2) + 0.0:+.2f} ms outside the engine"
+    message += f" (> {100 * WORTH_SHARE:.0f} %)" if large else ""
+    numbers = {"client_ms": time.client_ms, "server_ms": time.server_ms, "beyond_ms": time.beyond_ms}
+    return unjudged(f"engine-{name.lower()}", message + inside, **numbers)
 
 
-def _told(edge: Tracks, name: str) -> bool:
+def _is_shown(edge: Tracks, name: str) -> bool:
     return any(series.name == name for series in edge)
 
 

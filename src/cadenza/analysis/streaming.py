@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cadenza.analysis.verdict import Check, Verdict
+from cadenza.analysis.finding import Finding, Verdict, unjudged, valid
 from cadenza.stats.columns import SAME_STAMP_MS, Bools, Columns, Floats, Ints
 from cadenza.stats.latency import itl_ms
 from cadenza.stats.later_tokens import HIDDEN, UNKNOWN
@@ -38,7 +38,7 @@ def count_pieces(columns: Columns) -> Ints:
     return pieces
 
 
-def check_streaming(columns: Columns) -> list[Check]:
+def check_streaming(columns: Columns) -> list[Finding]:
     """Answers that carry no text; that came in few pieces; of which more was counted than was streamed."""
     answers = columns.measured & columns.ok
     if not answers.any():
@@ -46,23 +46,29 @@ def check_streaming(columns: Columns) -> list[Check]:
     return [_check_text(columns, answers), *_check_pieces(columns, answers), *_check_hidden(columns, answers)]
 
 
-def notes_streaming(columns: Columns) -> list[str]:
-    """What TPOT leaves out or could not know, a sentence each."""
+def notes_streaming(columns: Columns) -> list[Finding]:
+    """What TPOT leaves out or could not know."""
     answers = columns.measured & columns.ok
     counted = answers & columns.server_counted
     notes = []
     never = int((columns.output_tok - columns.streamed_tok)[counted].sum())
     if never > 0:
-        told = f"{never} of {int(columns.output_tok[answers].sum())} tokens were counted and never streamed"
-        notes.append(f"{told} (hidden reasoning): TPOT is of the others")
+        tokens = int(columns.output_tok[answers].sum())
+        message = (
+            f"{never} of {tokens} tokens were counted and never streamed (hidden reasoning): TPOT is of the others"
+        )
+        notes.append(unjudged("tokens-not-streamed", message, unstreamed=never, tokens=tokens))
     first = (columns.streamed_tok - columns.later_tok)[counted & np.isfinite(columns.later_tok)]
     if len(first) and first.mean() > COALESCED:
-        notes.append(f"the first stamp has {first.mean():.4g} tokens (mean): TPOT is of those after it")
+        message = f"the first stamp has {first.mean():.4g} tokens (mean): TPOT is of those after it"
+        notes.append(unjudged("first-stamp-tokens", message, tokens=float(first.mean())))
     unknown = answers & (columns.later_why == UNKNOWN)
     if unknown.any():
         low, high = _bracket_ms(columns, unknown)
-        told = f"{int(unknown.sum())} of {int(answers.sum())} answers have no TPOT (mean {low:.4g} to {high:.4g} ms)"
-        notes.append(f"{told}: the tokens of their first event are not known")
+        numbers = {"answers": int(unknown.sum()), "of_answers": int(answers.sum())}
+        message = f"{numbers['answers']} of {numbers['of_answers']} answers have no TPOT "
+        message += f"(mean {low:.4g} to {high:.4g} ms): the tokens of their first event are not known"
+        notes.append(unjudged("tpot-unknown", message, **numbers, lowest_ms=low, highest_ms=high))
     return notes
 
 
@@ -73,16 +79,17 @@ def _bracket_ms(columns: Columns, chosen: Bools) -> tuple[float, float]:
     return float((span / (columns.streamed_tok[chosen] - 1)).mean()), float((span / (events - 1)).mean())
 
 
-def _check_text(columns: Columns, answers: Bools) -> Check:
+def _check_text(columns: Columns, answers: Bools) -> Finding:
     """An answer without text has tokens by the server's count alone: nothing of it was seen, no latency is known."""
     n, empty = int(answers.sum()), int((answers & (np.diff(columns.event_start) == 0)).sum())
     if not empty:
-        return Check("text", Verdict.VALID, f"each of {n} answers carried text")
+        return valid("answer-text", f"each of {n} answers carried text", empty=0, answers=n)
     message = f"{empty} of {n} answers carried no text, although the server counted tokens: they have no latency"
-    return Check("text", Verdict.INVALID if empty == n else Verdict.SUSPECT, message)
+    verdict = Verdict.INVALID if empty == n else Verdict.SUSPECT
+    return Finding("answer-text", verdict, message, {"empty": empty, "answers": n})
 
 
-def _check_pieces(columns: Columns, answers: Bools) -> list[Check]:
+def _check_pieces(columns: Columns, answers: Bools) -> list[Finding]:
     events, pieces = np.diff(columns.event_start), count_pieces(columns)
     tokens = np.maximum(columns.output_tok, events)
     streamed = answers & (events > 0) & (tokens > 1)
@@ -96,27 +103,31 @@ def _check_pieces(columns: Columns, answers: Bools) -> list[Check]:
     if not n:
         return []
     if bad <= allowed * n:
-        return [Check("streaming", Verdict.VALID, f"{n - bad} of {n} answers came event by event")]
-    medians = (("piece", float(np.median(pieces[lumped]))), ("event", float(np.median(events[lumped]))))
-    told = [f"{count:.0f} {noun}" if count == 1 else f"{count:.0f} {noun}s" for noun, count in medians]
-    message = f"{bad} of {n} answers came in {told[0]} of {told[1]} (medians)"
+        return [valid("buffered-stream", f"{n - bad} of {n} answers came event by event", lumped=bad, answers=n)]
+    medians = {"piece": float(np.median(pieces[lumped])), "event": float(np.median(events[lumped]))}
+    numbers = {"lumped": bad, "answers": n, "pieces": medians["piece"], "events": medians["event"]}
+    counts = [f"{count:.0f} {noun}" if count == 1 else f"{count:.0f} {noun}s" for noun, count in medians.items()]
+    message = f"{bad} of {n} answers came in {counts[0]} of {counts[1]} (medians)"
     lag = float(np.median(columns.read_lag_ms[lumped]))
     gaps = itl_ms(columns, lumped)
     apart = gaps[gaps > SAME_STAMP_MS]
     if len(apart) and lag > MAX_READ_LAG_SHARE * float(np.median(apart)):
-        return [Check("streaming", None, f"{message}; the client read late and may have gathered them itself")]
+        message += "; the client read late and may have gathered them itself"
+        return [unjudged("buffered-stream", message, **numbers)]
     cause = "the server, or something between it and here, buffers the stream"
     if not np.isfinite(lag):
         cause += " (or the client read late: the stamps are not the kernel's)"
-    return [Check("streaming", Verdict.SUSPECT, f"{message}: {cause}; TTFT, TPOT and ITL are the buffer's")]
+    message += f": {cause}; TTFT, TPOT and ITL are the buffer's"
+    return [Finding("buffered-stream", Verdict.SUSPECT, message, numbers)]
 
 
-def _check_hidden(columns: Columns, answers: Bools) -> list[Check]:
+def _check_hidden(columns: Columns, answers: Bools) -> list[Finding]:
     """Counted tokens that cannot all have been streamed, and nobody knows how many: no TPOT."""
     hidden = answers & (columns.later_why == HIDDEN)
     if not hidden.any():
         return []
     text, tokens = int(columns.text_bytes[hidden].sum()), int(columns.output_tok[hidden].sum())
-    message = f"in {int(hidden.sum())} answers more tokens were counted than were streamed (hidden reasoning?)"
-    told = f"{message}: {text} bytes of text for {tokens} tokens; they have no TPOT"
-    return [Check("streamed tokens", Verdict.SUSPECT, told)]
+    n = int(hidden.sum())
+    message = f"in {n} answers more tokens were counted than were streamed (hidden reasoning?)"
+    message += f": {text} bytes of text for {tokens} tokens; they have no TPOT"
+    return [Finding("hidden-tokens", Verdict.SUSPECT, message, {"answers": n, "text_bytes": text, "tokens": tokens})]

@@ -8,99 +8,29 @@ import numpy as np
 from cadenza.analysis.bottleneck import Bottleneck, add_growth, find_bottleneck, gather
 from cadenza.analysis.checks import examine
 from cadenza.analysis.client_checks import ceiling_share
-from cadenza.analysis.machine import Machine, Stretch, describe_machine
+from cadenza.analysis.finding import Check, Finding, Verdict, judge, unjudged
+from cadenza.analysis.machine import Stretch, describe_machine
 from cadenza.analysis.notes import list_notes
+from cadenza.analysis.point_summary import NAN, InFlight, PointSummary, SummaryWindow
 from cadenza.analysis.reconciliation import Reconciliation, check_server, reconcile
-from cadenza.analysis.verdict import Check, Verdict, judge
+from cadenza.analysis.undefined import explain_undefined
 from cadenza.clock import NS_PER_MS
 from cadenza.readings import ReadingTable
-from cadenza.record import SCHEMA, LoadLabel, Point, PointStatus, Record, TokenSource
+from cadenza.record import SCHEMA, LoadLabel, Point, Record, TokenSource
 from cadenza.spec import Slo
 from cadenza.stats import latency, relative
 from cadenza.stats.columns import Columns, Floats
 from cadenza.stats.concurrency import mean_in_flight, peak_in_flight
 from cadenza.stats.distribution import Distribution
-from cadenza.stats.goodput import Goodput, goodput
+from cadenza.stats.goodput import goodput
 from cadenza.stats.intervals import Interval, rate_interval
 from cadenza.stats.population import follow_itl, follow_latency, follow_tpot, follow_ttft
 from cadenza.stats.repeats import Agreement, compare
-from cadenza.stats.requests import Failure, Requests, count_requests, list_failures
+from cadenza.stats.requests import count_requests, list_failures
 from cadenza.stats.rounds import Rounds, rounds_of
-from cadenza.stats.stability import Stability, assess_stability
+from cadenza.stats.stability import assess_stability
 from cadenza.stats.throughput import rate_per_s, requests_per_s, throughput_tok_per_s, tokens_per_event
 from cadenza.stats.window import Window, load_window
-
-NAN = float("nan")
-
-
-class WindowTold(msgspec.Struct, frozen=True):
-    """Which stretch throughput and the machine's figures are of; `steady`: nothing in it moves."""
-
-    kind: str
-    rule: str
-    steady: bool
-
-
-class InFlight(msgspec.Struct, frozen=True):
-    """Requests in flight: the peak of the whole point, the mean in the window."""
-
-    peak: int
-    mean: float
-
-
-class PointSummary(msgspec.Struct, kw_only=True):
-    """One point. Distributions are of the population: measured requests, each followed to its end; null: `undefined`.
-
-    stability   of an open or capped loop; null: a closed one
-    machine, reconciliation, bottleneck   where the machine was watched; the second where the engine gave its page
-    """
-
-    index: int
-    model: str
-    repeat: int
-    concurrency: int | None
-    rate_per_s: float | None
-    load: LoadLabel
-    status: PointStatus
-    verdict: Verdict
-    reasons: list[str]
-    notes: list[str]
-    checks: list[Check]
-    requests: Requests
-    failures: list[Failure]
-    duration_s: float
-    window_s: float
-    window: WindowTold
-    output_tokens: int
-    token_source: str | None
-    tokens_per_event: float
-    throughput_tok_per_s: float
-    throughput_interval: Interval
-    requests_per_s: float
-    offered_per_s: float
-    achieved_per_s: float
-    speedup: float = NAN
-    efficiency: float = NAN
-    drift_ms: float = NAN
-    drift_pct: float = NAN
-    drift_class: str | None = None
-    in_flight: InFlight
-    ttft_ms: Distribution
-    user_ttft_ms: Distribution
-    tpot_ms: Distribution
-    itl_ms: Distribution
-    latency_ms: Distribution
-    user_latency_ms: Distribution
-    dispatch_lag_ms: Distribution
-    read_lag_ms: Distribution
-    connect_ms: Distribution
-    ceiling_share: float
-    goodput: Goodput | None
-    stability: Stability | None
-    machine: Machine | msgspec.UnsetType = msgspec.UNSET
-    reconciliation: Reconciliation | msgspec.UnsetType = msgspec.UNSET
-    bottleneck: Bottleneck | msgspec.UnsetType = msgspec.UNSET
-    undefined: dict[str, str] = {}
 
 
 class Repeats(msgspec.Struct, kw_only=True):
@@ -153,14 +83,14 @@ def summarise_point(
     window = load_window(point, columns)
     requests, failures = count_requests(point, records), list_failures(records)
     server = None if telemetry is None else reconcile(telemetry, point.index, point.model, records)
-    checks = examine(point, columns, window, requests, failures) + check_server(server)
-    verdict, reasons = judge(checks)
+    checked = examine(point, columns, window, requests, failures) + check_server(server)
+    verdict, reasons = judge(checked)
     sent = columns.measured & np.isfinite(columns.sent_ms)
-    rounds = rounds_of(point, columns, window)
-    per_event = tokens_per_event(columns)
+    rounds, per_event = rounds_of(point, columns, window), tokens_per_event(columns)
+    notes = list_notes(point, records, columns, per_event)
     offered, achieved = rate_per_s(columns.intended_ms[sent]), rate_per_s(columns.sent_ms[sent])
     throughput, latencies = throughput_tok_per_s(columns, window), _latencies(columns, rounds)
-    point_summary = PointSummary(
+    described = PointSummary(
         index=point.index,
         model=point.model,
         repeat=point.repeat,
@@ -170,13 +100,14 @@ def summarise_point(
         status=point.status,
         verdict=verdict,
         reasons=reasons,
-        notes=list_notes(point, records, columns, per_event),
-        checks=checks,
+        notes=[note.message for note in notes],
+        checks=[Check(one.name, one.verdict, one.message) for one in checked],
+        findings=[*checked, *notes],
         requests=requests,
         failures=failures,
         duration_s=_duration_s(columns),
         window_s=window.length_s,
-        window=WindowTold(window.kind, window.rule, window.kind == "steady" and _is_steady(checks)),
+        window=SummaryWindow(window.kind, window.rule, window.kind == "steady" and _is_steady(checked)),
         output_tokens=int(columns.output_tok[columns.measured & columns.ok].sum()),
         token_source=_token_source(columns),
         tokens_per_event=per_event,
@@ -200,8 +131,8 @@ def summarise_point(
         stability=assess_stability(point, columns),
     )
     if telemetry is not None:
-        point_summary = _add_machine(point_summary, point, telemetry, _stretch(window, columns), server)
-    return msgspec.structs.replace(point_summary, undefined=_explain_undefined(point_summary))
+        described = _add_machine(described, point, telemetry, _stretch(window, columns), server)
+    return msgspec.structs.replace(described, undefined=explain_undefined(described))
 
 
 def _latencies(columns: Columns, rounds: Rounds) -> dict[str, Distribution]:
@@ -232,8 +163,8 @@ def _throughput_interval(columns: Columns, window: Window, rounds: Rounds) -> In
     return rate_interval(columns.event_ms, columns.event_tok, window.start_ms, window.end_ms, min_slice_ms=slice_ms)
 
 
-def _is_steady(checks: Sequence[Check]) -> bool:
-    return all(check.verdict in (None, Verdict.VALID) for check in checks if check.name == "steady state")
+def _is_steady(findings: Sequence[Finding]) -> bool:
+    return all(one.verdict in (None, Verdict.VALID) for one in findings if one.code == "steady-state")
 
 
 def _add_machine(
@@ -242,7 +173,7 @@ def _add_machine(
     """What the machine did meanwhile, and what by that held the point back."""
     whole = Stretch(point.start_ns or 0, np.iinfo(np.int64).max if point.end_ns is None else point.end_ns)
     machine = describe_machine(telemetry, point, whole, window, summary.throughput_tok_per_s)
-    limited = next((check.told for check in summary.checks if check.verdict is Verdict.CLIENT_LIMITED), None)
+    limited = next((check.message for check in summary.checks if check.verdict is Verdict.CLIENT_LIMITED), None)
     return msgspec.structs.replace(
         summary,
         machine=machine,
@@ -287,7 +218,7 @@ def _compare_repeats(points: Sequence[PointSummary]) -> list[Repeats]:
 
 def to_json(summary: Summary) -> bytes:
     """Strict JSON, the same bytes for the same summary: what is undefined is null, never NaN."""
-    return msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(summary, enc_hook=float), indent=1) + b"\n"  # numpy's scalars
 
 
 def _base(point: PointSummary, points: Sequence[PointSummary]) -> PointSummary | None:
@@ -314,9 +245,11 @@ def _compare_with(point: PointSummary, base: PointSummary | None) -> PointSummar
     pct = relative.drift_pct(tpot, base_tpot)
     own, first = point.throughput_tok_per_s, base.throughput_tok_per_s
     falling = relative.falling_note(pct, base.concurrency)
+    fresh = [] if falling is None or falling in point.notes else [unjudged("tpot-falls", falling, drift_pct=pct)]
     related = msgspec.structs.replace(
         point,
-        notes=point.notes if falling is None or falling in point.notes else [*point.notes, falling],
+        notes=[*point.notes, *(note.message for note in fresh)],
+        findings=[*point.findings, *fresh],
         speedup=relative.speedup(own, first),
         efficiency=relative.efficiency(own, first, point.concurrency, base.concurrency),
         drift_ms=relative.drift_ms(tpot, base_tpot),
@@ -349,37 +282,3 @@ def _token_source(columns: Columns) -> str | None:
     if told.all():
         return TokenSource.USAGE.value
     return "mixed" if told.any() else TokenSource.EVENTS.value
-
-
-def _explain_undefined(point: PointSummary) -> dict[str, str]:
-    """Why a figure is null."""
-    reasons = {}
-    for name in ("offered_per_s", "achieved_per_s"):
-        if np.isnan(getattr(point, name)):
-            reasons[name] = "fewer than two requests were sent at different times"
-    if np.isnan(point.throughput_tok_per_s):
-        reasons["throughput_tok_per_s"] = "the window has no length"
-    if np.isnan(point.requests_per_s):
-        reasons["requests_per_s"] = "there is no throughput, or no answer with a token to divide it by"
-    if point.goodput is None:
-        reasons["goodput"] = "no bounds were given: `cadenza show RUN --slo ttft=500,tpot=50`, or slo in the settings"
-    if np.isnan(point.ceiling_share):
-        reasons["ceiling_share"] = "the machine was not calibrated, or nothing was measured in real time"
-    if np.isnan(point.tokens_per_event):
-        reasons["tokens_per_event"] = "no answer had its tokens counted by the server"
-    if point.stability is None:
-        reasons["stability"] = "in a closed loop the answers set the rate"
-    if point.token_source is None:
-        reasons["token_source"] = "no request succeeded"
-    empty = {
-        "ttft_ms": "no measured answer has a token",
-        "user_ttft_ms": "no measured answer has a token",
-        "tpot_ms": "no measured answer has tokens at two times, in a number that is known",
-        "itl_ms": "no measured answer has two events",
-        "latency_ms": "no measured answer has a token",
-        "user_latency_ms": "no measured answer has a token",
-        "dispatch_lag_ms": "no request was sent",
-        "read_lag_ms": "no answer was stamped by the kernel",
-        "connect_ms": "every connection was open already",
-    }
-    return reasons | {name: why for name, why in empty.items() if getattr(point, name).n == 0}

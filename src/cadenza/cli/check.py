@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the checks; returns 0 only where everything is VALID."""
     import msgspec
 
-    from cadenza.analysis.verdict import Verdict
+    from cadenza.analysis.finding import Verdict
     from cadenza.api import open_run
     from cadenza.report.checks import render_checks
 

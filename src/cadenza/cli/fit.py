@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from cadenza.analysis.extrapolation import Workload
     from cadenza.analysis.fitting import Fitted, Sample
-    from cadenza.analysis.summary import PointSummary
+    from cadenza.analysis.point_summary import PointSummary
     from cadenza.domain import Domain
     from cadenza.measure.holdout import HeldOut
     from cadenza.record import Record
@@ -102,9 +102,9 @@ def run(args: argparse.Namespace) -> int:
 def _read_points(stored: "Run") -> tuple[dict[str, list[_Used]], list[str]]:
     """Points to fit, by model, and in words those that are not."""
     from cadenza.analysis.extrapolation import describe_workload
+    from cadenza.analysis.finding import Verdict
     from cadenza.analysis.fitting import take_sample
     from cadenza.analysis.summary import summarise_point
-    from cadenza.analysis.verdict import Verdict
     from cadenza.measure.holdout import split_sample
     from cadenza.record import printable
     from cadenza.report.table import label

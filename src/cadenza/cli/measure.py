@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from cadenza import api
+from cadenza.analysis.finding import Verdict
 from cadenza.analysis.summary import Summary, to_json
-from cadenza.analysis.verdict import Verdict
 from cadenza.cli.main import EXIT_INTERRUPTED
 from cadenza.errors import CadenzaError
 from cadenza.measure import session

@@ -18,8 +18,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report; returns the exit code of the run's verdicts."""
+    from cadenza.analysis.finding import Verdict
     from cadenza.analysis.summary import to_json
-    from cadenza.analysis.verdict import Verdict
     from cadenza.api import open_run
     from cadenza.cli.values import parse_slo
     from cadenza.report import markdown, terminal

@@ -4,7 +4,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from cadenza.analysis.summary import PointSummary, Summary, relate, summarise_point, to_json
+from cadenza.analysis.point_summary import PointSummary
+from cadenza.analysis.summary import Summary, relate, summarise_point, to_json
 from cadenza.clock import NS_PER_S, MonotonicClock
 from cadenza.load.client import Client
 from cadenza.load.health import HealthMeter, undisturbed

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cadenza import __version__
-from cadenza.analysis.summary import PointSummary, Summary
+from cadenza.analysis.point_summary import PointSummary
+from cadenza.analysis.summary import Summary
 from cadenza.engine.profile import load as load_profile
 from cadenza.engine.timing_laws import find_domains
 from cadenza.errors import CadenzaError, StoreError

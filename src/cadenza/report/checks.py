@@ -1,7 +1,8 @@
 """Every check of every point as plain lines: what `cadenza check` prints."""
 
-from cadenza.analysis.summary import PointSummary, Summary
-from cadenza.analysis.verdict import Verdict
+from cadenza.analysis.finding import Verdict
+from cadenza.analysis.point_summary import PointSummary
+from cadenza.analysis.summary import Summary
 from cadenza.record import printable
 from cadenza.report.table import label, nothing_measured, title
 
@@ -28,6 +29,7 @@ def _block(point: PointSummary) -> str:
     name = f"{printable(point.model, 80)}  {'C = ' if point.concurrency else ''}{load}  {point.verdict.value}"
     width = max((len(check.name) for check in point.checks), default=0)
     lines = [
-        f"  {_SIGNS[check.verdict]:<14} {check.name:<{width}}  {printable(check.told, 400)}" for check in point.checks
+        f"  {_SIGNS[check.verdict]:<14} {check.name:<{width}}  {printable(check.message, 400)}"
+        for check in point.checks
     ]
     return "\n".join([name, *lines])

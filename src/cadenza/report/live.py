@@ -4,7 +4,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Protocol, TextIO
 
-from cadenza.analysis.summary import PointSummary
+from cadenza.analysis.point_summary import PointSummary
 from cadenza.clock import NS_PER_S
 from cadenza.load.shard import Tally
 from cadenza.record import Point, printable

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from cadenza.analysis.bottleneck import Bottleneck
 from cadenza.analysis.machine import Engine, Gpu, Host, Machine
+from cadenza.analysis.point_summary import PointSummary
 from cadenza.analysis.reconciliation import Reconciliation
-from cadenza.analysis.summary import PointSummary
 from cadenza.record import printable
 
 UNDEFINED = "–"

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from cadenza.analysis.summary import PointSummary, Summary
-from cadenza.analysis.verdict import Verdict
+from cadenza.analysis.finding import Verdict
+from cadenza.analysis.point_summary import PointSummary
+from cadenza.analysis.summary import Summary
 from cadenza.record import printable
 from cadenza.report.machine import Block, lay_out_machine, name_loads
 from cadenza.stats.distribution import FLOORS, Distribution
