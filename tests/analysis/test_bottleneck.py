@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from cadenza.analysis.bottleneck import Bottleneck, add_growth, find_bottleneck
+from cadenza.analysis.bottleneck import Bottleneck, find_bottleneck, growth_of
+from cadenza.analysis.codes import CODES
 from cadenza.analysis.evidence import Evidence
 
 A, B = "0000:43:00.0", "0000:03:00.0"
@@ -28,8 +29,16 @@ DECODING = Evidence(
 )
 
 
+def conclude(evidence: Evidence) -> Bottleneck:
+    """The bottleneck; its sentences are those of its findings, whose codes and numbers are in the table."""
+    bottleneck, findings = find_bottleneck(evidence)
+    assert bottleneck.evidence == [one.message for one in findings]
+    assert all(set(one.numbers) <= set(CODES[one.code].numbers) for one in findings)
+    return bottleneck
+
+
 def found(**changes: object) -> Bottleneck:
-    return find_bottleneck(msgspec.structs.replace(DECODING, **changes))
+    return conclude(msgspec.structs.replace(DECODING, **changes))
 
 
 def test_decode() -> None:
@@ -38,22 +47,22 @@ def test_decode() -> None:
     assert verdict.evidence == [
         "decode took 9000 ms of a request, 98 % of its time in the engine",
         "no request waited",
-        "the cards' memory was busy for 80 %, 70 % of the time",
+        "card memory busy for 80 %, 70 % of the time",
     ]
-    grown = add_growth(verdict, 12.5, 1)
-    assert grown.evidence[-1] == "TPOT is +12.5 % against C = 1"
+    grown = growth_of(verdict, 12.5, 1)
+    assert grown is not None
+    assert (grown.code, grown.numbers, grown.message) == ("tpot-growth", {"drift_pct": 12.5}, "TPOT +12.5 % vs C = 1")
     # Ultra-flat is below 5 %.
-    flat = "TPOT is +4.9 % against C = 1, which no request feels: it has not given way"
-    assert add_growth(verdict, 4.9, 1).evidence[-1] == flat
-    assert add_growth(verdict, 5.0, 1).evidence[-1] == "TPOT is +5.0 % against C = 1"
-    assert add_growth(verdict, float("nan"), 1) == verdict
-    assert add_growth(Bottleneck("queue", []), 12.5, 1) == Bottleneck("queue", [])
+    messages = [grown.message if (grown := growth_of(verdict, pct, 1)) else None for pct in (4.9, 5.0)]
+    assert messages == ["TPOT +4.9 % vs C = 1 (flat, < 5 %)", "TPOT +5.0 % vs C = 1"]
+    assert growth_of(verdict, float("nan"), 1) is None
+    assert growth_of(Bottleneck("queue", []), 12.5, 1) is None
 
 
 def test_decode_while_the_memory_rests_is_not_all_bandwidth() -> None:
     # Two cards over PCIe at a tenth of their bandwidth: reading the weights is not what a step mostly waits for.
-    doubt = "so that a step waits for more than that (the start of kernels, the link between cards)"
-    told = f"the cards' memory was busy for 10 %, 18 % of the time, {doubt}"
+    doubt = "memory bandwidth is not saturated: a step is bound by kernel launch or interconnect"
+    told = f"card memory busy for 10 %, 18 % of the time; {doubt}"
     assert found(memory_busy={A: 0.10, B: 0.18}).evidence[-1] == told
     assert doubt not in found(memory_busy={A: 0.10, B: 0.5}).evidence[-1]
 
@@ -64,15 +73,15 @@ def test_decode_needs_no_card_to_be_seen_and_says_what_it_did_not_see() -> None:
         "decode bandwidth",
         [
             "decode took 9000 ms of a request, 98 % of its time in the engine",
-            "not ruled out, for want of figures: thermal throttle, straggler card, host CPU",
+            "not ruled out (no data): thermal throttle, straggler card, host CPU",
         ],
     )
     bare = Evidence(queue_ms=1.0, prefill_ms=200.0, decode_ms=9000.0)
-    assert find_bottleneck(bare).evidence[-1] == (
-        "not ruled out, for want of figures: thermal throttle, KV capacity, straggler card, host CPU, network"
+    assert conclude(bare).evidence[-1] == (
+        "not ruled out (no data): thermal throttle, KV capacity, straggler card, host CPU, network"
     )
     # In memory there is neither machine nor network.
-    assert len(find_bottleneck(msgspec.structs.replace(bare, virtual=True)).evidence) == 1
+    assert len(conclude(msgspec.structs.replace(bare, virtual=True)).evidence) == 1
 
 
 def test_prefill() -> None:
@@ -116,7 +125,7 @@ def test_a_full_cache() -> None:
         [
             "requests waited in 90 % of the samples",
             "the queue took 9000 ms of a request, 49 % of its time in the engine",
-            "the KV cache was 99 % full",
+            "KV cache 99 % full",
         ],
     )
     # Preemptions say so by themselves: in virtual time there is no gauge between the edges.
@@ -154,7 +163,7 @@ def test_a_long_ttft_is_no_network_where_the_answer_takes_a_hundred_times_as_lon
 
 def test_heat() -> None:
     verdict = found(heat_share={A: 0.42, B: 0.0})
-    assert verdict == Bottleneck("thermal throttle", [f"{A} lowered its clock against heat for 42 % of the time"])
+    assert verdict == Bottleneck("thermal throttle", [f"{A}: clock reduced for heat, 42 % of the time"])
     assert found(heat_share={A: 0.09, B: 0.0}).kind == "decode bandwidth"
 
 
@@ -179,9 +188,7 @@ def test_the_host() -> None:
     assert found(cpu_busy=0.95).kind == "decode bandwidth"
     assert found(busy={A: 0.79, B: 0.79}, cpu_busy=0.95).kind == "host CPU"
     assert found(busy={A: 0.81, B: 0.81}, cpu_busy=0.95).kind == "decode bandwidth"
-    assert found(busy={}, cpu_busy=0.95) == Bottleneck(
-        "host CPU", [told, "not ruled out, for want of figures: straggler card"]
-    )
+    assert found(busy={}, cpu_busy=0.95) == Bottleneck("host CPU", [told, "not ruled out (no data): straggler card"])
     # The cards rest for want of work.
     assert found(busy={A: 0.2, B: 0.2}, running_share=0.3, cpu_busy=0.95).kind == "none"
 
@@ -190,8 +197,8 @@ def test_cards_that_rest_without_a_reason_bound_neither_prefill_nor_decode() -> 
     verdict = found(busy={A: 0.5, B: 0.45})
     assert verdict.kind == "unknown"
     assert verdict.evidence == [
-        "the busiest card worked for 50 % of the time, and there was a request to work on for 100 %: what kept it "
-        "from work is in none of these figures (a thread of the engine at its limit, a link)"
+        "the busiest card worked for 50 % of the time, and there was a request to work on for 100 %: no figure "
+        "here shows what kept it from work (an engine thread at its limit, the interconnect)"
     ]
     assert found(busy={A: 0.5, B: 0.45}, running_share=None).kind == "decode bandwidth"
     assert found(busy={A: 0.5, B: 0.45}, latency_ms=500.0, latency_beyond_ms=200.0).kind == "network"
@@ -204,7 +211,7 @@ def test_where_nothing_gave_way() -> None:
         [
             "there was a request to work on for 40 % of the time",
             "the busiest card worked for 30 % of the time",
-            "the KV cache was 40 % full at most",
+            "KV cache 40 % full at most",
         ],
     )
     # Without cards the batch tells it.
@@ -218,7 +225,7 @@ def test_where_nothing_gave_way() -> None:
 
 def test_two_causes_are_both_told() -> None:
     slow: dict[str, object] = {"latency_ms": 500.0, "latency_beyond_ms": 200.0}
-    beside = "beside it, network: 200.0 of 500.0 ms of a request at the client were not seen by the engine"
+    beside = "also network: 200.0 of 500.0 ms of a request at the client were not seen by the engine"
     for changes, kind in (
         ({"heat_share": {A: 0.5, B: 0.0}}, "thermal throttle"),
         ({"preempted_share": 0.5}, "KV capacity"),
@@ -232,7 +239,7 @@ def test_two_causes_are_both_told() -> None:
     assert not any("beside" in told for told in found(kv_peak=0.99, waiting_share=0.9).evidence)
     assert found(**slow, client_limited="late").evidence == ["late"]
     late = found(kv_peak=0.99, waiting_share=0.9, client_limited="late").evidence
-    assert late == ["late", "beside it, KV capacity: requests waited in 90 % of the samples"]
+    assert late == ["late", "also KV capacity: requests waited in 90 % of the samples"]
 
 
 def test_cores_of_a_machine_without_a_card_may_be_what_the_model_runs_on() -> None:
@@ -242,7 +249,7 @@ def test_cores_of_a_machine_without_a_card_may_be_what_the_model_runs_on() -> No
     )
     alone: dict[str, object] = {"no_card": True, "busy": {}, "memory_busy": {}, "heat_share": {}, "cpu_busy": 1.0}
     assert found(**alone).kind == "decode bandwidth"
-    unseen = "not ruled out, for want of figures: thermal throttle, straggler card"
+    unseen = "not ruled out (no data): thermal throttle, straggler card"
     assert found(**alone).evidence[-2:] == [told, unseen]
     assert found(**alone, prefill_ms=20000.0).kind == "prefill"
     assert found(**alone, prefill_ms=20000.0).evidence[-2:] == [told, unseen]
@@ -258,8 +265,8 @@ def test_the_client_comes_before_all() -> None:
         "client",
         [
             "the client sent late",
-            f"beside it, thermal throttle: {A} lowered its clock against heat for 100 % of the time",
-            "beside it, queue: requests waited in 100 % of the samples",
+            f"also thermal throttle: {A}: clock reduced for heat, 100 % of the time",
+            "also queue: requests waited in 100 % of the samples",
         ],
     )
 
@@ -279,15 +286,13 @@ def test_what_explains_the_other_comes_first(changes: dict[str, object], kind: s
 
 
 def test_nothing_known_is_unknown_and_says_what_is_missing() -> None:
-    verdict = find_bottleneck(Evidence())
+    verdict = conclude(Evidence())
     assert verdict.kind == "unknown"
     assert verdict.evidence == [
-        "nothing was seen of the engine's queue, prefill and decode times, its gauge of waiting requests, the cards, "
+        "no data of the engine's queue, prefill and decode times, its gauge of waiting requests, the cards, "
         "the server's host"
     ]
     even = Evidence(queue_ms=10.0, prefill_ms=450.0, decode_ms=440.0, waiting_share=0.0, busy={A: 0.9}, cpu_busy=0.1)
-    assert find_bottleneck(even).kind == "prefill"
+    assert conclude(even).kind == "prefill"
     third = Evidence(queue_ms=10.0, prefill_ms=450.0, waiting_share=0.0, busy={A: 0.9}, cpu_busy=0.1)
-    assert find_bottleneck(third) == Bottleneck(
-        "unknown", ["nothing was seen of the engine's queue, prefill and decode times"]
-    )
+    assert conclude(third) == Bottleneck("unknown", ["no data of the engine's queue, prefill and decode times"])

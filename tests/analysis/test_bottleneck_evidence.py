@@ -122,7 +122,7 @@ def test_twins_that_draw_unlike_power() -> None:
             Gpu(gpu=f"card {n}", product=product, power_mean_w=watts, busy_mean=1.0, throttled_share=0.0)
             for n, (product, watts) in enumerate(cards)
         ]
-        return find_bottleneck(gather(Machine(window="window", samples=9, server_here=True, gpus=gpus), None, None))
+        return find_bottleneck(gather(Machine(window="window", samples=9, server_here=True, gpus=gpus), None, None))[0]
 
     # One that waits for the other may look as busy, and draws less.
     verdict = told(("MI50", 200.0), ("MI50", 160.0))

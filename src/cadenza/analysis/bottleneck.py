@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from cadenza.analysis.evidence import Evidence, heat_share, is_stretch, take_part, twins
+from cadenza.analysis.finding import Finding, unjudged
 from cadenza.analysis.machine import Machine
 from cadenza.analysis.reconciliation import Reconciliation
 
@@ -59,8 +60,8 @@ FLAT_PCT = 5.0
 
 
 class Bottleneck(msgspec.Struct, frozen=True):
-    """What gave way first, and a sentence for each thing that says so; then what was found beside it, and what could
-    not be ruled out. `none`: nothing did. `unknown`: the sentences say what is missing."""
+    """What gave way first, with a sentence for each piece of evidence; then what else holds, and what could not be
+    ruled out. `none`: nothing did. `unknown`: the sentences say what is missing. The point's findings have numbers."""
 
     kind: Kind
     evidence: list[str]
@@ -101,7 +102,7 @@ def gather(machine: Machine, found: Reconciliation | None, client_limited: str |
     )
 
 
-def find_bottleneck(evidence: Evidence) -> Bottleneck:
+def find_bottleneck(evidence: Evidence) -> tuple[Bottleneck, list[Finding]]:
     """**Bottleneck**: the first of these that holds, in the order in which one explains the other.
 
     *client*: a check says CLIENT-LIMITED, and the figures are its own. *thermal throttle*: a card lowered
@@ -114,13 +115,12 @@ def find_bottleneck(evidence: Evidence) -> Bottleneck:
     bandwidth*: where the time in which a request was worked on went, if none of the above. *unknown*: the cards rested
     and nothing says why, or the evidence does not suffice.
 
-    For how much of the time the engine had work is the share of samples in which a request ran. What holds besides, in
-    that order, is told beside it, be it a cause or a consequence; what comes before it and could not be looked at is
-    told as not ruled out.
+    For how much of the time the engine had work is the share of samples in which a request ran. What else holds follows
+    as `also`, in that order, be it a cause or a consequence; what comes before it and has no data is not ruled out.
     """
-    for place, look in enumerate(_LOOKS):
-        if told := look.holds(evidence):
-            return Bottleneck(look.kind, [*told, *_beside(evidence, place), *_not_ruled_out(evidence, place)])
+    for place, cause in enumerate(_CAUSES):
+        if held := cause.holds(evidence):
+            return _conclude(cause.kind, [*held, *_beside(evidence, place), *_not_ruled_out(evidence, place)])
     lacking = [
         name
         for name, value in (
@@ -131,96 +131,113 @@ def find_bottleneck(evidence: Evidence) -> Bottleneck:
         )
         if value is None
     ]
-    return Bottleneck("unknown", [f"nothing was seen of {', '.join(lacking)}" if lacking else "nothing stands out"])
+    message = f"no data of {', '.join(lacking)}" if lacking else "no figure stands out"
+    return _conclude("unknown", [unjudged("bottleneck-unknown", message)])
 
 
-def add_growth(found: Bottleneck, drift_pct: float, base: int) -> Bottleneck:
+def _conclude(kind: Kind, findings: list[Finding]) -> tuple[Bottleneck, list[Finding]]:
+    return Bottleneck(kind, [one.message for one in findings]), findings
+
+
+def growth_of(bottleneck: Bottleneck, drift_pct: float, base: int) -> Finding | None:
     """Decode that bandwidth bounds grows with what a step reads, the KV cache of its batch: against C = `base`."""
-    if found.kind != "decode bandwidth" or not drift_pct > 0:
-        return found
-    flat = ", which no request feels: it has not given way" if drift_pct < FLAT_PCT else ""
-    return Bottleneck(found.kind, [*found.evidence, f"TPOT is {drift_pct:+.1f} % against C = {base}{flat}"])
+    if bottleneck.kind != "decode bandwidth" or not drift_pct > 0:
+        return None
+    flat = f" (flat, < {FLAT_PCT:g} %)" if drift_pct < FLAT_PCT else ""
+    return unjudged("tpot-growth", f"TPOT {drift_pct:+.1f} % vs C = {base}{flat}", drift_pct=drift_pct)
 
 
-def _beside(evidence: Evidence, place: int) -> list[str]:
-    """What else holds, and is not the doing of what has been told. Prefill and decode are always somewhere."""
-    kind = _LOOKS[place].kind
+def _beside(evidence: Evidence, place: int) -> list[Finding]:
+    """What else holds, and does not follow from what holds first. Prefill and decode always take some time."""
+    kind = _CAUSES[place].kind
     passed = {kind, *_MAKES.get(kind, ())}
-    beside = []
-    for look in _LOOKS[place + 1 :]:
-        if look.is_cause and look.kind not in passed and (told := look.holds(evidence)):
-            beside.append(f"beside it, {look.kind}: {told[0]}")
-            passed |= {look.kind, *_MAKES.get(look.kind, ())}
-    return beside
+    others = []
+    for cause in _CAUSES[place + 1 :]:
+        if cause.is_cause and cause.kind not in passed and (held := cause.holds(evidence)):
+            first = held[0]
+            others.append(unjudged(first.code, f"also {cause.kind}: {first.message}", **first.numbers))
+            passed |= {cause.kind, *_MAKES.get(cause.kind, ())}
+    return others
 
 
-def _not_ruled_out(evidence: Evidence, place: int) -> list[str]:
-    blind = [look.kind for look in _LOOKS[:place] if look.is_cause and not look.is_known(evidence)]
-    return [f"not ruled out, for want of figures: {', '.join(blind)}"] if blind and not evidence.virtual else []
+def _not_ruled_out(evidence: Evidence, place: int) -> list[Finding]:
+    blind = [cause.kind for cause in _CAUSES[:place] if cause.is_cause and not cause.is_known(evidence)]
+    if not blind or evidence.virtual:
+        return []
+    return [unjudged("not-ruled-out", f"not ruled out (no data): {', '.join(blind)}")]
 
 
-def _client(evidence: Evidence) -> list[str]:
-    return [] if evidence.client_limited is None else [evidence.client_limited]
+def _client(evidence: Evidence) -> list[Finding]:
+    return [] if evidence.client_limited is None else [unjudged("client-limited", evidence.client_limited)]
 
 
-def _thermal(evidence: Evidence) -> list[str]:
+def _thermal(evidence: Evidence) -> list[Finding]:
     hot = {gpu: share for gpu, share in evidence.heat_share.items() if share >= THROTTLED_SHARE}
-    return [f"{gpu} lowered its clock against heat for {100 * share:.0f} % of the time" for gpu, share in hot.items()]
+    return [
+        unjudged("thermal-throttle", f"{gpu}: clock reduced for heat, {100 * share:.0f} % of the time", share=share)
+        for gpu, share in hot.items()
+    ]
 
 
-def _kv(evidence: Evidence) -> list[str]:
-    told = []
+def _kv(evidence: Evidence) -> list[Finding]:
+    held = []
     if evidence.preempted_share is not None and evidence.preempted_share >= PREEMPTED_SHARE:
-        told.append(
-            f"{evidence.preempted_share:.2f} preemptions a request: running ones lost their KV cache and began anew"
-        )
+        message = f"{evidence.preempted_share:.2f} preemptions a request: running ones lost their KV cache"
+        held.append(unjudged("preemptions", message, per_request=evidence.preempted_share))
     full = evidence.kv_peak is not None and evidence.kv_peak >= KV_FULL
     if full:
-        told += _waiting(evidence)
-    if full and told:
-        told.append(f"the KV cache was {100 * (evidence.kv_peak or 0):.0f} % full")
-    return told
+        held += _waiting(evidence)
+    if held and full and evidence.kv_peak is not None:
+        held.append(unjudged("kv-cache", f"KV cache {100 * evidence.kv_peak:.0f} % full", peak_share=evidence.kv_peak))
+    return held
 
 
-def _waiting(evidence: Evidence) -> list[str]:
-    """That there was a queue, by its gauge and by its time; nothing where there was none worth a word."""
-    told = []
+def _waiting(evidence: Evidence) -> list[Finding]:
+    """A queue, by its gauge and by its time; nothing where both are small."""
+    held = []
     if evidence.waiting_share is not None and evidence.waiting_share >= WAITING_SHARE:
-        told.append(f"requests waited in {100 * evidence.waiting_share:.0f} % of the samples")
+        message = f"requests waited in {100 * evidence.waiting_share:.0f} % of the samples"
+        held.append(unjudged("waiting", message, share=evidence.waiting_share))
     share = _share(evidence, evidence.queue_ms)
     if share is not None and share >= QUEUE_SHARE:
-        told.append(
-            f"the queue took {evidence.queue_ms:.0f} ms of a request, {100 * share:.0f} % of its time in the engine"
-        )
-    return told
+        held.append(_time_in("queue", "the queue", evidence.queue_ms, share))
+    return held
 
 
-def _queue(evidence: Evidence) -> list[str]:
-    told = _waiting(evidence)
+def _time_in(code: str, part: str, part_ms: float | None, share: float) -> Finding:
+    message = f"{part} took {part_ms:.0f} ms of a request, {100 * share:.0f} % of its time in the engine"
+    return unjudged(f"time-in-{code}", message, mean_ms=part_ms or 0.0, share=share)
+
+
+def _queue(evidence: Evidence) -> list[Finding]:
+    held = _waiting(evidence)
     if _is_main(evidence, evidence.prefill_ms):  # they wait for each other's prefill
         return []
-    if told and evidence.kv_peak is not None:
-        told.append(f"the KV cache had room ({100 * evidence.kv_peak:.0f} % full at most): the limit is max_num_seqs")
-    return told
+    if held and evidence.kv_peak is not None:
+        message = f"the KV cache had room ({100 * evidence.kv_peak:.0f} % full at most): the limit is max_num_seqs"
+        held.append(unjudged("kv-cache", message, peak_share=evidence.kv_peak))
+    return held
 
 
-def _straggler(evidence: Evidence) -> list[str]:
-    told = []
+def _straggler(evidence: Evidence) -> list[Finding]:
+    held = []
     if len(evidence.busy) > 1:
         low, high = _ends(evidence.busy)
         if high[1] - low[1] >= STRAGGLER_SHARE:
-            told.append(
+            message = (
                 f"{high[0]} was busy for {100 * high[1]:.0f} % of the time, {low[0]} for {100 * low[1]:.0f} %: the "
                 "others wait for the one that is busy"
             )
+            held.append(unjudged("unequal-busy", message, highest_share=high[1], lowest_share=low[1]))
     for powers in evidence.twins_w:
         low, high = _ends(powers)
         if high[1] - low[1] >= TWINS_SHARE * high[1]:
-            told.append(
+            message = (
                 f"{high[0]} drew {high[1]:.0f} W and {low[0]}, of the same product, {low[1]:.0f} W: it waits, or its "
                 "clock is lower"
             )
-    return told
+            held.append(unjudged("unequal-power", message, highest_w=high[1], lowest_w=low[1]))
+    return held
 
 
 def _ends(by_card: Mapping[str, float]) -> tuple[tuple[str, float], tuple[str, float]]:
@@ -229,34 +246,37 @@ def _ends(by_card: Mapping[str, float]) -> tuple[tuple[str, float], tuple[str, f
     return low, high
 
 
-def _host_cpu(evidence: Evidence) -> list[str]:
+def _host_cpu(evidence: Evidence) -> list[Finding]:
     """Cards that do not rest lack no core."""
     rested = _rested(evidence)
     if evidence.busy and evidence.running_share is not None and not rested:
         return []
-    told = [] if evidence.no_card else _busy_cores(evidence)
+    held = [] if evidence.no_card else _busy_cores(evidence)
     if evidence.cpu_steal is not None and evidence.cpu_steal >= CPU_STEAL_SHARE:
-        told.append(f"{100 * evidence.cpu_steal:.0f} % of the cores' time went to other guests of the hypervisor")
-    return [*told, *rested] if told else []
+        message = f"{100 * evidence.cpu_steal:.0f} % of the cores' time went to other guests of the hypervisor"
+        held.append(unjudged("cpu-steal", message, share=evidence.cpu_steal))
+    return [*held, *rested] if held else []
 
 
-def _busy_cores(evidence: Evidence) -> list[str]:
+def _busy_cores(evidence: Evidence) -> list[Finding]:
     if evidence.cpu_busy is None or evidence.cpu_busy < CPU_BUSY_SHARE:
         return []
-    told = f"the cores of the server's machine were busy for {100 * evidence.cpu_busy:.0f} % of the time"
-    return [f"{told}, and no card was seen: the model may run on them" if evidence.no_card else told]
+    message = f"the cores of the server's machine were busy for {100 * evidence.cpu_busy:.0f} % of the time"
+    message += ", and no card was seen: the model may run on them" if evidence.no_card else ""
+    return [unjudged("cpu-busy", message, share=evidence.cpu_busy)]
 
 
-def _rested(evidence: Evidence) -> list[str]:
-    """That the cards rested while there was work."""
+def _rested(evidence: Evidence) -> list[Finding]:
+    """Cards that rested while there was work."""
     work, busiest = evidence.running_share, _busiest(evidence)
     if work is None or busiest is None or work - busiest < REST_SHARE:
         return []
-    told = f"the busiest card worked for {100 * busiest:.0f} % of the time"
-    return [f"{told}, and there was a request to work on for {100 * work:.0f} %"]
+    message = f"the busiest card worked for {100 * busiest:.0f} % of the time"
+    message += f", and there was a request to work on for {100 * work:.0f} %"
+    return [unjudged("cards-rested", message, busy_share=busiest, work_share=work)]
 
 
-def _network(evidence: Evidence) -> list[str]:
+def _network(evidence: Evidence) -> list[Finding]:
     whole_request = ("of a request", evidence.latency_beyond_ms, evidence.latency_ms)
     first = ("TTFT", evidence.beyond_ms, evidence.ttft_ms)
     parts = (first, ("ITL", evidence.itl_beyond_ms, evidence.itl_ms))
@@ -266,82 +286,93 @@ def _network(evidence: Evidence) -> list[str]:
     return [*held, *_unseen_part((first,))] if held else []
 
 
-def _unseen_part(pairs: Sequence[tuple[str, float | None, float | None]]) -> list[str]:
+def _unseen_part(pairs: Sequence[tuple[str, float | None, float | None]]) -> list[Finding]:
     return [
-        f"{beyond:.1f} of {whole:.1f} ms {name} at the client were not seen by the engine"
+        unjudged(
+            "outside-engine",
+            f"{beyond:.1f} of {whole:.1f} ms {name} at the client were not seen by the engine",
+            beyond_ms=beyond,
+            client_ms=whole,
+        )
         for name, beyond, whole in pairs
         if beyond is not None and whole is not None and beyond >= max(NETWORK_MS, NETWORK_SHARE * whole)
     ]
 
 
-def _idle(evidence: Evidence) -> list[str]:
+def _idle(evidence: Evidence) -> list[Finding]:
     """By the cards, or else by how often there was a request in the batch."""
     work, busiest = evidence.running_share, _busiest(evidence)
     if work is None or _rested(evidence) or (work if busiest is None else busiest) >= IDLE_SHARE:
         return []
-    told = [f"there was a request to work on for {100 * work:.0f} % of the time"]
+    message = f"there was a request to work on for {100 * work:.0f} % of the time"
+    held = [unjudged("engine-busy", message, work_share=work)]
     if busiest is not None:
-        told.append(f"the busiest card worked for {100 * busiest:.0f} % of the time")
+        message = f"the busiest card worked for {100 * busiest:.0f} % of the time"
+        held.append(unjudged("card-busy", message, busy_share=busiest))
     if evidence.kv_peak is not None:
-        told.append(f"the KV cache was {100 * evidence.kv_peak:.0f} % full at most")
-    return told
+        message = f"KV cache {100 * evidence.kv_peak:.0f} % full at most"
+        held.append(unjudged("kv-cache", message, peak_share=evidence.kv_peak))
+    return held
 
 
-def _resting(evidence: Evidence) -> list[str]:
+def _resting(evidence: Evidence) -> list[Finding]:
     """Cards that rest are not what bounds prefill or decode, whose time it may be."""
-    why = "what kept it from work is in none of these figures (a thread of the engine at its limit, a link)"
-    return [f"{told}: {why}" for told in _rested(evidence)]
+    why = "no figure here shows what kept it from work (an engine thread at its limit, the interconnect)"
+    return [unjudged(one.code, f"{one.message}: {why}", **one.numbers) for one in _rested(evidence)]
 
 
-def _prefill(evidence: Evidence) -> list[str]:
+def _prefill(evidence: Evidence) -> list[Finding]:
     share = _share(evidence, evidence.prefill_ms)
     if share is None or not _is_main(evidence, evidence.prefill_ms):
         return []
-    told = f"prefill took {evidence.prefill_ms:.0f} ms of a request, {100 * share:.0f} % of its time in the engine"
-    return [told, *_waiting(evidence), *(_busy_cores(evidence) if evidence.no_card else [])]
+    spent = _time_in("prefill", "prefill", evidence.prefill_ms, share)
+    return [spent, *_waiting(evidence), *(_busy_cores(evidence) if evidence.no_card else [])]
 
 
-def _decode(evidence: Evidence) -> list[str]:
+def _decode(evidence: Evidence) -> list[Finding]:
     share = _share(evidence, evidence.decode_ms)
     if share is None or not _is_main(evidence, evidence.decode_ms):
         return []
-    told = [f"decode took {evidence.decode_ms:.0f} ms of a request, {100 * share:.0f} % of its time in the engine"]
+    held = [_time_in("decode", "decode", evidence.decode_ms, share)]
     if evidence.waiting_share is not None:
         waiting = evidence.waiting_share
-        told.append(f"requests waited in only {100 * waiting:.0f} % of the samples" if waiting else "no request waited")
+        message = f"requests waited in only {100 * waiting:.0f} % of the samples" if waiting else "no request waited"
+        held.append(unjudged("waiting", message, share=waiting))
     if evidence.memory_busy:
         cards = ", ".join(f"{100 * busy:.0f} %" for busy in evidence.memory_busy.values())
-        spare = max(evidence.memory_busy.values()) < MEMORY_BUSY_SHARE
-        elsewhere = ", so that a step waits for more than that (the start of kernels, the link between cards)"
-        told.append(f"the cards' memory was busy for {cards} of the time{elsewhere if spare else ''}")
-    return [*told, *(_busy_cores(evidence) if evidence.no_card else [])]
+        busiest = max(evidence.memory_busy.values())
+        message = f"card memory busy for {cards} of the time"
+        if busiest < MEMORY_BUSY_SHARE:
+            message += "; memory bandwidth is not saturated: a step is bound by kernel launch or interconnect"
+        held.append(unjudged("memory-busy", message, highest_share=busiest))
+    return [*held, *(_busy_cores(evidence) if evidence.no_card else [])]
 
 
-class _Look(NamedTuple):
-    """holds: the sentences that say so, or none; is_known: whether there are figures to tell by; is_cause: something
-    that gives way, and not where the time goes if nothing does."""
+class _Cause(NamedTuple):
+    """holds: the evidence for it, or none; is_known: whether there are figures to judge by; is_cause: something that
+    gives way, and not where the time goes if nothing does."""
 
     kind: Kind
-    holds: Callable[[Evidence], list[str]]
+    holds: Callable[[Evidence], list[Finding]]
     is_known: Callable[[Evidence], bool] = lambda evidence: True
     is_cause: bool = True
 
 
 # What is another's doing: who waits before a full cache is in a queue, and a client that is late reads late.
 _MAKES: dict[Kind, tuple[Kind, ...]] = {"KV capacity": ("queue",), "client": ("network",)}
-_LOOKS = (
-    _Look("client", _client),
-    _Look("thermal throttle", _thermal, lambda e: bool(e.heat_share)),
-    _Look("KV capacity", _kv, lambda e: e.preempted_share is not None or None not in (e.kv_peak, e.waiting_share)),
-    _Look("queue", _queue, lambda e: e.waiting_share is not None or e.queue_ms is not None),
-    _Look("straggler card", _straggler, lambda e: bool(e.busy)),
-    _Look("host CPU", _host_cpu, lambda e: e.cpu_busy is not None),
-    _Look("network", _network, lambda e: e.latency_beyond_ms is not None or e.beyond_ms is not None),
-    _Look("none", _idle, is_cause=False),
-    _Look("unknown", _resting, is_cause=False),
-    _Look("prefill", _prefill, is_cause=False),
-    _Look("decode bandwidth", _decode, is_cause=False),
-    _Look("host CPU", _busy_cores, is_cause=False),  # of a machine without a card, where the engine tells nothing
+_CAUSES = (
+    _Cause("client", _client),
+    _Cause("thermal throttle", _thermal, lambda e: bool(e.heat_share)),
+    _Cause("KV capacity", _kv, lambda e: e.preempted_share is not None or None not in (e.kv_peak, e.waiting_share)),
+    _Cause("queue", _queue, lambda e: e.waiting_share is not None or e.queue_ms is not None),
+    _Cause("straggler card", _straggler, lambda e: bool(e.busy)),
+    _Cause("host CPU", _host_cpu, lambda e: e.cpu_busy is not None),
+    _Cause("network", _network, lambda e: e.latency_beyond_ms is not None or e.beyond_ms is not None),
+    _Cause("none", _idle, is_cause=False),
+    _Cause("unknown", _resting, is_cause=False),
+    _Cause("prefill", _prefill, is_cause=False),
+    _Cause("decode bandwidth", _decode, is_cause=False),
+    _Cause("host CPU", _busy_cores, is_cause=False),  # of a machine without a card, where the engine tells nothing
 )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from cadenza.analysis.bottleneck import Bottleneck, add_growth, find_bottleneck, gather
+from cadenza.analysis.bottleneck import Bottleneck, find_bottleneck, gather, growth_of
 from cadenza.analysis.checks import examine
 from cadenza.analysis.client_checks import ceiling_share
 from cadenza.analysis.finding import Check, Finding, Verdict, judge, unjudged
@@ -174,11 +174,13 @@ def _add_machine(
     whole = Stretch(point.start_ns or 0, np.iinfo(np.int64).max if point.end_ns is None else point.end_ns)
     machine = describe_machine(telemetry, point, whole, window, summary.throughput_tok_per_s)
     limited = next((check.message for check in summary.checks if check.verdict is Verdict.CLIENT_LIMITED), None)
+    bottleneck, evidence = find_bottleneck(gather(machine, server, limited))
     return msgspec.structs.replace(
         summary,
         machine=machine,
         reconciliation=msgspec.UNSET if server is None else server,
-        bottleneck=find_bottleneck(gather(machine, server, limited)),
+        bottleneck=bottleneck,
+        findings=[*summary.findings, *evidence],
     )
 
 
@@ -256,8 +258,10 @@ def _compare_with(point: PointSummary, base: PointSummary | None) -> PointSummar
         drift_pct=pct,
         drift_class=relative.drift_class(pct),
     )
-    if isinstance(related.bottleneck, Bottleneck):
-        related = msgspec.structs.replace(related, bottleneck=add_growth(related.bottleneck, pct, base.concurrency))
+    bottleneck = related.bottleneck
+    if isinstance(bottleneck, Bottleneck) and (grown := growth_of(bottleneck, pct, base.concurrency)) is not None:
+        bottleneck = Bottleneck(bottleneck.kind, [*bottleneck.evidence, grown.message])
+        related = msgspec.structs.replace(related, bottleneck=bottleneck, findings=[*related.findings, grown])
     missing = [name for name in ("speedup", "efficiency", "drift_ms", "drift_pct") if np.isnan(getattr(related, name))]
     missing += ["drift_class"] if related.drift_class is None else []
     why = f"this point or its base (C = {base.concurrency}) has no throughput, or no TPOT that is known"
