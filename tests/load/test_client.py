@@ -41,3 +41,18 @@ def test_answers_that_have_ended_leave_no_looks_behind(monkeypatch: pytest.Monke
     assert len({connection for connection, _ in peer.requests}) == 1
     # The first a minute after it was sent, at 20 s; each next a minute after the last token that the look before saw.
     assert looks == [80 * S, 130 * S + S // 10, 190 * S + S // 10]
+
+
+def test_the_connection_that_was_idle_for_the_shortest_time_is_taken() -> None:
+    # The server drops those that rest the longest. The first answer takes 0.3 s, the second 0.1 s.
+    peer = ScriptedPeer(lambda n: stream(1, first_ms=300 if n == 0 else 100))
+    client = Client(MemoryTransport(peer), [Origin("t", ("127.0.0.1", 1))], DIALECTS["chat"], Timeouts())
+    sent = plan()
+    for _ in range(2):
+        client.start(next(sent), client.now_ns())
+    while client.in_flight:
+        client.turn(client.now_ns() + S)
+    client.start(next(sent), client.now_ns())
+    first, second, third = (connection for connection, _ in peer.requests)
+    assert first != second
+    assert third == first

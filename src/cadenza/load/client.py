@@ -3,7 +3,8 @@
 import heapq
 from collections.abc import Sequence
 
-from cadenza.load.exchange import End, Exchange, Outgoing
+from cadenza.load.exchange import Exchange, Outgoing
+from cadenza.load.judge import End
 from cadenza.load.transport import Closed, Origin, Transport
 from cadenza.record import Connection
 from cadenza.spec import Timeouts
