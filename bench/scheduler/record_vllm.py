@@ -24,9 +24,11 @@ One entry of "steps" per turn of that loop, empty fields left out:
 import json
 import sys
 from collections import deque
+from pathlib import Path
 from typing import Any
 
-from bench.scheduler.workloads import Workload, accepted_tokens, block_sum, output_token, prompt_tokens
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+from support.scheduler_workloads import Workload, accepted_tokens, block_sum, output_token, prompt_tokens
 
 MAX_STEPS = 20_000
 

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.scheduler.compare import first_difference, replay
-from bench.scheduler.workloads import GOLDEN, NAMED
+
+from support.scheduler_replay import first_difference, replay
+from support.scheduler_workloads import GOLDEN, NAMED
 
 FOLDER = Path(__file__).parents[2] / "golden" / "scheduler"
 
