@@ -6,14 +6,14 @@ the range. Secrets are a second value, `Credentials`, which is never written any
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from cadenza.errors import SettingError, UsageError, did_you_mean
 
 Api = Literal["chat", "completions"]
-APIS = ("chat", "completions")
+APIS: tuple[str, ...] = get_args(Api)
 CACHES = ("unique", "reuse")
 # A law may have variants, written after a colon; which of them there are depends on the profile.
 TIMINGS = ("calibrated", "physics", "measured")

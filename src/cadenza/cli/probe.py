@@ -7,11 +7,12 @@ import sys
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments to `parser`."""
     from cadenza.cli.flags import add_key_file
+    from cadenza.spec import APIS
 
     parser.description = "Identify a server: models, version, usage, tokens an event, accepted fields."
     parser.add_argument("url", metavar="URL", help="base URL, e.g. http://localhost:8000")
     parser.add_argument("--model", action="append", metavar="NAME", help="model to try (default: each that is served)")
-    parser.add_argument("--api", choices=("chat", "completions"), default="chat", help="default: %(default)s")
+    parser.add_argument("--api", choices=APIS, default="chat", help="default: %(default)s")
     add_key_file(parser)
     parser.add_argument("--header", action="append", metavar="'N: V'", help="extra header")
     parser.add_argument("--insecure", action="store_true", help="accept any TLS certificate")
