@@ -38,8 +38,8 @@ from cadenza.measure.grid import lay_out
 from cadenza.measure.plan import Phrasing
 from cadenza.measure.preflight import examine
 from cadenza.measure.run import Access, Runner
+from cadenza.report.columns import headline_percentile, label, ttft_headline
 from cadenza.report.live import Progress
-from cadenza.report.table import headline_percentile, label, ttft_headline
 from cadenza.spec import Credentials, Spec, Telemetry
 from cadenza.stats.distribution import Distribution
 from cadenza.store.environment import describe_environment

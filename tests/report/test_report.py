@@ -16,8 +16,8 @@ from cadenza.load.shard import Tally
 from cadenza.record import LoadLabel, Outcome, Point, PointStatus, Record
 from cadenza.report import markdown, terminal
 from cadenza.report.checks import render_checks
+from cadenza.report.columns import headline_percentile
 from cadenza.report.live import Progress
-from cadenza.report.table import headline_percentile
 from cadenza.spec import Slo
 from cadenza.stats.distribution import Distribution
 from cadenza.stats.requests import Requests

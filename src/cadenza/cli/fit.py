@@ -107,7 +107,7 @@ def _read_points(stored: "Run") -> tuple[dict[str, list[_Used]], list[str]]:
     from cadenza.analysis.summary import summarise_point
     from cadenza.measure.holdout import split_sample
     from cadenza.record import printable
-    from cadenza.report.table import label
+    from cadenza.report.columns import label
     from cadenza.stats.columns import Columns
 
     by_point: dict[int, list[Record]] = {}
@@ -237,7 +237,7 @@ def _residuals(model: str, fit: _ModelFit) -> list[Table]:
     from cadenza.analysis.fitting import SHARES
     from cadenza.engine.laws.measured import Measured, MeasuredFit
     from cadenza.measure.holdout import predict_ttft
-    from cadenza.report.table import label
+    from cadenza.report.columns import label
 
     law = Measured(msgspec.convert(fit.table, MeasuredFit))
     quantiles = [(tile + 0.5) / SHARES for tile in range(SHARES)]
@@ -260,7 +260,7 @@ def _residuals(model: str, fit: _ModelFit) -> list[Table]:
 def _errors(model: str, fit: _ModelFit, held: "list[HeldOut]") -> list[Table]:
     """Each load of `held`, measured and predicted in ms, and the error in %; null: not known."""
     from cadenza.measure.holdout import FIGURES
-    from cadenza.report.table import label
+    from cadenza.report.columns import label
 
     return [
         {

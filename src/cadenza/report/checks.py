@@ -4,7 +4,8 @@ from cadenza.analysis.finding import Verdict
 from cadenza.analysis.point_summary import PointSummary
 from cadenza.analysis.summary import Summary
 from cadenza.record import printable
-from cadenza.report.table import label, nothing_measured, title
+from cadenza.report.columns import label
+from cadenza.report.table import nothing_measured, title
 
 _SIGNS = {
     None: "not judged",

@@ -8,7 +8,7 @@ from cadenza.analysis.point_summary import PointSummary
 from cadenza.clock import NS_PER_S
 from cadenza.load.shard import Tally
 from cadenza.record import Point, printable
-from cadenza.report.table import number, ttft_headline
+from cadenza.report.columns import number, ttft_headline
 
 _EVERY_S = 0.25
 

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from cadenza.analysis.summary import Summary
+from cadenza.report.columns import Heading
 from cadenza.report.machine import MACHINE
-from cadenza.report.table import INTERVALS, Heading, footnotes, lay_out, nothing_measured, title
+from cadenza.report.table import INTERVALS, footnotes, lay_out, nothing_measured, title
 
 _ESCAPED = str.maketrans({c: f"\\{c}" for c in r"\`*_[]<>|#"})
 

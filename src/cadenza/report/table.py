@@ -1,4 +1,4 @@
-"""A summary as rows of text: what the terminal and Markdown share. Rounding happens here and nowhere before."""
+"""A summary as sections of text: what the terminal and Markdown share. The columns are in `columns`."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -8,20 +8,27 @@ from cadenza.analysis.finding import Verdict
 from cadenza.analysis.point_summary import PointSummary
 from cadenza.analysis.summary import Summary
 from cadenza.record import printable
+from cadenza.report.columns import (
+    HIGH,
+    Heading,
+    High,
+    between,
+    headline_percentile,
+    interval_columns,
+    is_bound,
+    is_unsupported,
+    label,
+    number,
+    point_columns,
+    shown_columns,
+    ttft_headline,
+)
 from cadenza.report.machine import Block, lay_out_machine, name_loads
 from cadenza.stats.distribution import FLOORS, Distribution
 from cadenza.stats.goodput import Goodput
 from cadenza.stats.relative import drift_class, falling_note, spread_pct
 
-UNDEFINED = "–"
 INTERVALS = "95 % intervals that respect autocorrelation"
-# Columns that a section leaves out where none of its points has a value: a rate sets the throughput, so that there is
-# no speedup and no efficiency, and one point has nothing to drift from.
-_OPTIONAL = (("speed-", "up"), ("eff.", "%"), ("drift", "%"))
-_HIGH = ("p99", "p95", "p90")
-
-# A column's heading: two lines, what, and which of it.
-Heading = tuple[str, str]
 
 
 class Section(NamedTuple):
@@ -37,13 +44,6 @@ class Section(NamedTuple):
     interval_header: tuple[Heading, ...]
     intervals: list[tuple[str, ...]]
     machine: Block | None
-
-
-class High(NamedTuple):
-    """The high percentile that one section shows, by name: of TTFT, and of TPOT."""
-
-    ttft: str
-    tpot: str
 
 
 def lay_out(summary: Summary) -> list[Section]:
@@ -70,14 +70,14 @@ def footnotes(summary: Summary) -> list[str]:
     """What the signs in the tables mean, where they are used."""
     lines = []
     columns = [column for _, points in _groups(summary) for column in _high_columns(points)]
-    starred = {name for name, dists in columns if any(_unsupported(dist, name) for dist in dists)}
+    starred = {name for name, dists in columns if any(is_unsupported(dist, name) for dist in dists)}
     lines += [
         f"* {name.upper()} of fewer than {FLOORS[name]} requests: not statistically supported, close to the maximum"
-        for name in _HIGH
+        for name in HIGH
         if name in starred
     ]
     shown = [(dist, ("mean", "p50", name)) for name, dists in columns for dist in dists]
-    if any(_is_bound(dist, figure) for dist, figures in shown for figure in figures):
+    if any(is_bound(dist, figure) for dist, figures in shown for figure in figures):
         lines.append("≥ a lower bound: requests that never ended could move this figure up")
     shares = [point.ceiling_share for point in summary.points if point.ceiling_share == point.ceiling_share]
     if shares:
@@ -85,30 +85,6 @@ def footnotes(summary: Summary) -> list[str]:
     if any(point.load != "CLOSED" for point in summary.points):
         lines.append("TTFT is user TTFT where requests arrive at a rate: it counts from when a request was due")
     return lines
-
-
-def label(point: PointSummary) -> str:
-    """The point's load: `16`, `2/s`, or `16 @ 2/s`; with `#2` where it is measured for the second time."""
-    parts = [] if point.concurrency is None else [str(point.concurrency)]
-    if point.rate_per_s is not None:
-        parts.append(f"{point.rate_per_s:g}/s")
-    return " @ ".join(parts) + (f" #{point.repeat + 1}" if point.repeat else "")
-
-
-def ttft_headline(point: PointSummary) -> Distribution:
-    """User TTFT where the plan, not the answers, decides when requests are due."""
-    return point.ttft_ms if point.load == "CLOSED" else point.user_ttft_ms
-
-
-def headline_percentile(dists: Sequence[Distribution]) -> str:
-    """**Headline percentile** of several samples: the highest of p99, p95 and p90 whose floor every sample reaches.
-
-    Its name, as a field of `Distribution`. Samples without a value do not count. p90 where one sample is too small even
-    for that, or where there is none.
-    """
-    held = [dist for dist in dists if dist.n]
-    carried = [name for name in _HIGH if held and all(name not in dist.undersampled for dist in held)]
-    return carried[0] if carried else _HIGH[-1]
 
 
 def _groups(summary: Summary) -> list[tuple[str, list[PointSummary]]]:
@@ -131,100 +107,20 @@ def _high_columns(points: Sequence[PointSummary]) -> list[tuple[str, list[Distri
     return [(high.ttft, [ttft_headline(point) for point in points]), (high.tpot, [point.tpot_ms for point in points])]
 
 
-def _header(high: High) -> tuple[Heading, ...]:
-    return (
-        ("", "C"),
-        ("", "tok/s"),
-        ("speed-", "up"),
-        ("eff.", "%"),
-        ("TTFT ms", "mean"),
-        ("", "P50"),
-        ("", high.ttft.upper()),
-        ("TPOT ms", "mean"),
-        ("", "P50"),
-        ("", high.tpot.upper()),
-        ("drift", "%"),
-        ("ok /", "sent"),
-        ("", "verdict"),
-    )
-
-
-def _interval_header(high: High) -> tuple[Heading, ...]:
-    ttft, tpot = high.ttft.upper(), high.tpot.upper()
-    return (
-        ("", "C"),
-        ("", "n"),
-        ("n", "eff."),
-        ("", "tok/s"),
-        ("TTFT ms", "mean"),
-        ("TTFT ms", ttft),
-        ("TPOT ms", "mean"),
-        ("TPOT ms", tpot),
-        ("more for", "mean ±5 %"),
-        ("more for", f"{ttft if ttft == tpot else f'{ttft}/{tpot}'} ±10 %"),
-    )
-
-
 def _section(model: str, points: Sequence[PointSummary], summary: Summary) -> Section:
     high = _high(points)
-    header, rows = _drop_empty(_header(high), [_row(point, high) for point in points])
+    columns = shown_columns(point_columns(high), points)
+    sure = interval_columns(high)
     cadence = _drift(points)
     return Section(
         title=printable(model, 80),
-        header=header,
-        rows=rows,
+        header=tuple(column.heading for column in columns),
+        rows=[tuple(column.cell(point) for column in columns) for point in points],
         remarks=cadence + _goodput(points) + _repeats(model, summary) + _remarks(points, cadence),
-        interval_header=_interval_header(high),
-        intervals=[_interval_row(point, high) for point in points if point.ttft_ms.intervals],
+        interval_header=tuple(column.heading for column in sure),
+        intervals=[tuple(column.cell(point) for column in sure) for point in points if point.ttft_ms.intervals],
         machine=lay_out_machine(points, label),
     )
-
-
-def _drop_empty(
-    header: tuple[Heading, ...], rows: list[tuple[str, ...]]
-) -> tuple[tuple[Heading, ...], list[tuple[str, ...]]]:
-    """Without the optional columns in which no row has a value."""
-    kept = [
-        n for n, heading in enumerate(header) if heading not in _OPTIONAL or any(row[n] != UNDEFINED for row in rows)
-    ]
-    return tuple(header[n] for n in kept), [tuple(row[n] for n in kept) for row in rows]
-
-
-def _row(point: PointSummary, high: High) -> tuple[str, ...]:
-    ttft, tpot = ttft_headline(point), point.tpot_ms
-    return (
-        label(point),
-        number(point.throughput_tok_per_s, 2),
-        number(point.speedup, 2),
-        number(100 * point.efficiency, 1),
-        *(_figure(ttft, name, 1) for name in ("mean", "p50", high.ttft)),
-        *(_figure(tpot, name, 2) for name in ("mean", "p50", high.tpot)),
-        number(point.drift_pct, 1, sign=True),
-        f"{point.requests.ok}/{point.requests.sent}",
-        point.verdict.value,
-    )
-
-
-def number(value: float, decimals: int, *, sign: bool = False) -> str:
-    """The value rounded, or a dash where it is undefined."""
-    if value != value:
-        return UNDEFINED
-    text = f"{value:{'+' if sign else ''}.{decimals}f}"
-    return text.lstrip("+-") if float(text) == 0 else text
-
-
-def _figure(dist: Distribution, name: str, decimals: int) -> str:
-    """One figure of a sample: ≥ before a lower bound, * after a percentile that its n does not support."""
-    bound, star = "≥" if _is_bound(dist, name) else "", "*" if _unsupported(dist, name) else ""
-    return f"{bound}{number(getattr(dist, name), decimals)}{star}"
-
-
-def _unsupported(dist: Distribution, name: str) -> bool:
-    return dist.n + dist.censored > 0 and name in dist.undersampled
-
-
-def _is_bound(dist: Distribution, name: str) -> bool:
-    return name in dist.bounds
 
 
 def _drift(points: Sequence[PointSummary]) -> list[str]:
@@ -247,37 +143,6 @@ def _drift(points: Sequence[PointSummary]) -> list[str]:
     if drift_class(spread) != last.drift_class or spread > abs(last.drift_pct) + 1:
         sentence += f" Over the whole curve it spans {spread:.1f} %."
     return [sentence]
-
-
-def _interval_row(point: PointSummary, high: High) -> tuple[str, ...]:
-    ttft, tpot = ttft_headline(point), point.tpot_ms
-    throughput = point.throughput_interval
-    return (
-        label(point),
-        str(ttft.n),
-        number(ttft.n_effective, 0),
-        _between((throughput.low, throughput.high), 1),
-        _between(ttft.intervals.get("mean"), 1),
-        _between(ttft.intervals.get(high.ttft), 1),
-        _between(tpot.intervals.get("mean"), 2),
-        _between(tpot.intervals.get(high.tpot), 2),
-        _further([(ttft, "mean"), (tpot, "mean")], 0.05),
-        _further([(ttft, high.ttft), (tpot, high.tpot)], 0.10),
-    )
-
-
-def _between(interval: tuple[float, float] | None, decimals: int) -> str:
-    """Both bounds, or the one that the sample has."""
-    low, high = interval or (float("nan"), float("nan"))
-    if high != high:
-        return UNDEFINED if low != low else f"≥ {number(low, decimals)}"
-    return f"{'0' if low != low else number(low, decimals)}…{number(high, decimals)}"
-
-
-def _further(figures: Sequence[tuple[Distribution, str]], relative: float) -> str:
-    """More answers until all of these figures are known that well; 0: they are."""
-    needed = [more for dist, name in figures if dist.n and (more := dist.further(name, relative)) is not None]
-    return f"{max(needed):,}" if needed else UNDEFINED
 
 
 def _goodput(points: Sequence[PointSummary]) -> list[str]:
@@ -310,7 +175,7 @@ def _kept(point: PointSummary, found: Goodput) -> str:
 
 def _repeats(model: str, summary: Summary) -> list[str]:
     """A sentence a cell that was measured more than once."""
-    told = []
+    sentences = []
     for cell in summary.repeats:
         if cell.model != model:
             continue
@@ -318,12 +183,12 @@ def _repeats(model: str, summary: Summary) -> list[str]:
         name = f"C = {cell.concurrency}" if cell.concurrency is not None else ""
         name += f" @ {cell.rate_per_s:g}/s" if cell.rate_per_s is not None else ""
         values = ", ".join(number(value, 1) for value in speed.values)
-        told.append(
+        sentences.append(
             f"{name.removeprefix(' @ ')}, {len(speed.values)} times: {values} tok/s, mean {number(speed.mean, 1)} "
-            f"({_between((speed.low, speed.high), 1)}); last against first: throughput "
+            f"({between((speed.low, speed.high), 1)}); last against first: throughput "
             f"{number(speed.drift_pct, 1, sign=True)} %, TPOT {number(tpot.drift_pct, 1, sign=True)} %."
         )
-    return told
+    return sentences
 
 
 def _remarks(points: Sequence[PointSummary], written: Sequence[str]) -> list[str]:
