@@ -47,7 +47,7 @@ class MonotonicClock:
 
 
 class ManualClock:
-    """The twin for tests and for virtual time: it moves only when told."""
+    """The twin for tests and for virtual time: it moves only on request."""
 
     def __init__(self, start_ns: int = 0) -> None:
         self._now_ns = start_ns

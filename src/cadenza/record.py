@@ -19,8 +19,8 @@ SCHEMA = 2
 class Outcome(StrEnum):
     """How a request ended. Everything but `ok` is a failure, and still a record with its stamps.
 
-    ok                   tokens came, and the stream said that it was complete (finish reason or [DONE])
-    truncated            the response ended in good order, but never said that it was complete
+    ok                   tokens came, and the stream was marked complete (finish reason or [DONE])
+    truncated            the response ended in good order, but was never marked complete
     http_error           a status other than 200
     stream_error         an error object inside a 200 stream
     malformed            bytes that are not the protocol: bad HTTP, bad JSON, no SSE, no token at all
@@ -111,11 +111,11 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     connected_ns     when the connection it had to open was open (TLS included); None where it was reused
     headers_ns       when the response's header block was complete
     event_ns         one stamp for each event that carried generated tokens
-    event_tokens     tokens in each of those events where the server says it (running usage); empty: not said, one each
+    event_tokens     tokens in each of those events where the server gives them (running usage); empty: one each
     done_ns          end of the response, or the moment of failure
     prompt_tokens, output_tokens, reasoning_tokens, cached_tokens   as counted by `token_source`; None: not known
     aimed_prompt_tokens   what the prompt source aimed at; None where it could not know
-    asked_output_tokens   what was asked for; the server may stop sooner, unless it was told to ignore its end token
+    asked_output_tokens   what was asked for; the server may stop sooner, unless it ignores its end token
     reasoning_events     events that carried thinking and no answer
     text_bytes, first_text_bytes   UTF-8 bytes of the generated text (answer, thinking, tool-call arguments), in all
                      events and in the first one; None: not known. Their ratio estimates the first event's share of the
@@ -174,7 +174,7 @@ class WorkerHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     waited_s        ready to run, but something else had the core (Linux: /proc/self/schedstat); None: not known
     away_ms         the longest time between two looks at the sockets
     reads           reads that brought bytes
-    clock_steps     jumps of the calendar clock, by which kernel stamps are told
+    clock_steps     jumps of the calendar clock, which make kernel stamps uncertain
     """
 
     worker: int

@@ -14,7 +14,7 @@ _HEAT = ("therm", "temp", "hot")
 _UNNAMED = ("any", "other")
 # A clock lowered for a reason without a name is lowered against heat where a sensor is this near its limit.
 NEAR_C = 5.0
-# What a source told of the whole point, for want of samples in its window: moments, among them some without load.
+# A source with too few samples in the window is read over the whole point: moments, some of them without load.
 _MOMENTS = "whole point"
 
 

@@ -29,7 +29,7 @@ MOVED = 0.01
 # TTFT by two rounds: by one, 5 % of healthy points of 500 requests at a load of 0.6 would seem to change.
 OPEN_TTFT_ROUNDS = 2
 # Slots in step: the mean resultant length of their dispatch times within a round. By chance C uniform phases have one
-# of r with a probability of exp(−C r²) (Rayleigh), so that few slots cannot be told from slots in step.
+# of r with a probability of exp(−C r²) (Rayleigh), so that few slots look like slots in step.
 MIN_LOCKSTEP, LOCKSTEP_CHANCE = 0.8, 0.005
 
 

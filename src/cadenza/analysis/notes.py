@@ -39,7 +39,7 @@ def _note_rate(point: Point, columns: Columns) -> list[Finding]:
 
 
 def _note_wait(point: Point, columns: Columns) -> list[Finding]:
-    """What a client that counts from the dispatch would have said, where that is not the same."""
+    """What a client that counts from the dispatch would have reported, where it differs."""
     inside = columns.measured & columns.ok
     if point.load is LoadLabel.CLOSED or not inside.any():
         return []

@@ -46,7 +46,7 @@ class Time(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Reconciliation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One point's. A field that is not there was not told by the engine, or by the answers' usage.
+    """One point's. A field that is not there was given neither by the engine nor by the answers' usage.
 
     latency   to the last event, and to the end by the engine's clock; not where more than 1 % failed
     queue_ms, prefill_ms, decode_ms   means of the engine's own, of the requests that ended well

@@ -280,9 +280,9 @@ def _duration_s(columns: Columns) -> float:
 
 
 def _token_source(columns: Columns) -> str | None:
-    told = columns.server_counted[columns.measured & columns.ok]
-    if not len(told):
+    counted = columns.server_counted[columns.measured & columns.ok]
+    if not len(counted):
         return None
-    if told.all():
+    if counted.all():
         return TokenSource.USAGE.value
-    return "mixed" if told.any() else TokenSource.EVENTS.value
+    return "mixed" if counted.any() else TokenSource.EVENTS.value

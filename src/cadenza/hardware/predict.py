@@ -109,7 +109,7 @@ class _Change(NamedTuple):
     """Another system, or the same with another form of the model."""
 
     kind: Kind
-    told: str
+    description: str
     system: System
     architecture: Architecture | None = None
 
@@ -258,30 +258,30 @@ def _peak(model: StepModel, context_tok: int, sequences: int, max_num_seqs: int)
 def _changes(system: System, architecture: Architecture) -> list[_Change]:
     """The changes worth telling: the split by bandwidth, other links, each card alone, the other way to launch."""
     replace = msgspec.structs.replace
-    told = _splits(system, architecture)
+    changes = _splits(system, architecture)
     if system.link is not None:
         for name in dict.fromkeys([*_BUSES, *(device.link for device in system.devices)]):
             link = catalogue.link(name)
             if link.name != system.link.name:
-                told.append(_Change("link", link.title, replace(system, link=link)))
+                changes.append(_Change("link", link.title, replace(system, link=link)))
         for device in dict.fromkeys(system.devices):
             alone = replace(system, devices=(device,), shares=(1.0,), link=None)
-            told.append(_Change("alone", f"{device.title} alone", alone))
+            changes.append(_Change("alone", f"{device.title} alone", alone))
     if system.host == GRAPH:
-        told.append(_Change("host", "kernels launched one by one (--enforce-eager)", replace(system, host=EAGER)))
+        changes.append(_Change("host", "kernels launched one by one (--enforce-eager)", replace(system, host=EAGER)))
     elif system.host == EAGER:
-        told.append(_Change("host", "kernels launched as graphs", replace(system, host=GRAPH)))
-    return told
+        changes.append(_Change("host", "kernels launched as graphs", replace(system, host=GRAPH)))
+    return changes
 
 
 def _remedies(system: System, architecture: Architecture) -> list[_Change]:
     """What could make a model fit: the split by bandwidth, and weights of 8 or 4 bits."""
-    told = _splits(system, architecture)
+    changes = _splits(system, architecture)
     for width, name in ((1.0, "weights in 8 bits (FP8)"), (0.5, "weights in 4 bits (INT4)")):
         if width < architecture.bytes_per_weight:
             smaller = msgspec.structs.replace(architecture, bytes_per_weight=width)
-            told.append(_Change("precision", name, system, smaller))
-    return told
+            changes.append(_Change("precision", name, system, smaller))
+    return changes
 
 
 def _splits(system: System, architecture: Architecture) -> list[_Change]:
@@ -299,7 +299,7 @@ def _compare(found: Prediction, change: _Change, limits: SchedulerLimits, archit
     peak = then.peak.tok_per_s if then.peak else None
     return WhatIf(
         kind=change.kind,
-        change=change.told,
+        change=change.description,
         fits=then.fits,
         reason=then.reason,
         single_tok_per_s=then.single_tok_per_s,

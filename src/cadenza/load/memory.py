@@ -33,7 +33,7 @@ class Peer(Protocol):
 class MemoryTransport:
     """`Transport` over a `Peer`. `refuse(origin)` true makes a connect fail, as a closed port would.
 
-    meanwhile   is told before time passes, until when; up to that instant nothing happens
+    meanwhile   is called before time passes, with the time until which; up to that instant nothing happens
     """
 
     def __init__(

@@ -98,8 +98,8 @@ Watch = Callable[[Tally], None]
 def run_shards(workers: int, work: Work, board: Board, watch: Watch, stop: Callable[[], bool]) -> list[WorkerHealth]:
     """Do `work(share, stop)` in `workers` processes at once and give their healths, in order.
 
-    `watch` hears the tally ten times a second. When `stop` turns true, or a worker fails, the others are told to stop.
-    Raises CadenzaError with the first failure: what a worker said, or how it died without a word.
+    `watch` hears the tally ten times a second. When `stop` turns true, or a worker fails, the others stop, too.
+    Raises CadenzaError with the first failure: what a worker reported, or how it died without a report.
     """
     context = multiprocessing.get_context("fork")
     children: list[tuple[BaseProcess, Connection]] = []
@@ -137,15 +137,15 @@ def _supervise(children: list[BaseProcess], board: Board, watch: Watch, stop: Ca
 
 
 def _last_word(worker: int, child: BaseProcess, mine: Connection) -> WorkerHealth:
-    said = None
+    result = None
     with contextlib.suppress(EOFError, OSError):
-        said = mine.recv() if mine.poll() else None
-    if isinstance(said, WorkerHealth):
-        return said
-    if isinstance(said, CadenzaError):
-        raise said
+        result = mine.recv() if mine.poll() else None
+    if isinstance(result, WorkerHealth):
+        return result
+    if isinstance(result, CadenzaError):
+        raise result
     code = child.exitcode or 0
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"broke off ({said or f'exit code {code}'})"
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"broke off ({result or f'exit code {code}'})"
     hint = "; was memory short?" if code == -signal.SIGKILL else ""
     raise CadenzaError(f"worker {worker} of the client {how}{hint}")
 

@@ -265,7 +265,7 @@ class SocketTransport:
         except (BlockingIOError, InterruptedError):
             pass
         except OSError:
-            connection.out.clear()  # the read tells how it broke, after whatever the server still said
+            connection.out.clear()  # the read shows how it broke, after whatever the server still sent
         if bool(connection.out) != had_rest:
             self._readiness.watch(connection.fd, read=True, write=bool(connection.out))
 

@@ -46,7 +46,7 @@ class Counters(msgspec.Struct):
 
     reads         reads that brought bytes
     away_ns       the longest time from the end of one `poll` to the beginning of the next: the loop's own lag
-    clock_steps   jumps of the calendar clock, by which kernel stamps are told
+    clock_steps   jumps of the calendar clock, which make kernel stamps uncertain
     left_ns       when the last `poll` ended; 0: there was none
     """
 

@@ -104,10 +104,10 @@ def _list_models(transport: Transport, target: Target, headers: tuple[tuple[str,
             raise msgspec.DecodeError
         return msgspec.json.decode(answer.body, type=_Models).data
     except (msgspec.MsgspecError, UnicodeError):
-        said = f"HTTP {answer.status}: {answer.error_line()}"
+        reason = f"HTTP {answer.status}: {answer.error_line()}"
         raise TargetError(
             f"{target.url} is not the base URL of an OpenAI-compatible server: "
-            f"GET {target.path('/v1/models')} gave {said}"
+            f"GET {target.path('/v1/models')} gave {reason}"
         ) from None
 
 
@@ -138,10 +138,10 @@ def _try_model(transport: Transport, phrasing: Phrasing, spec: Spec, model: str,
         record = _ask(transport, phrasing, spec, options)
         if record.outcome is Outcome.OK:
             return _Trial(record, options)
-        said = record.detail or ""
-        if record.status in (400, 422) and options.include_usage and "stream_options" in said:
+        reason = record.detail or ""
+        if record.status in (400, 422) and options.include_usage and "stream_options" in reason:
             options = msgspec.structs.replace(options, include_usage=False)
-        elif record.status in (400, 422) and options.ignore_eos and ("ignore_eos" in said or "min_tokens" in said):
+        elif record.status in (400, 422) and options.ignore_eos and ("ignore_eos" in reason or "min_tokens" in reason):
             options = msgspec.structs.replace(options, ignore_eos=False)
         else:
             raise TargetError(_refused(phrasing.targets[0], record, model, served))
@@ -160,23 +160,23 @@ def _ask(transport: Transport, phrasing: Phrasing, spec: Spec, options: Options)
 
 
 def _refused(target: Target, record: Record, model: str, served: Sequence[str]) -> str:
-    said = record.detail or record.outcome.value
+    reason = record.detail or record.outcome.value
     if record.status in (401, 403):
-        return _unauthorised(target, said)
+        return _unauthorised(target, reason)
     if record.status == 404 and served and model not in served:
         close = did_you_mean(model, served)
         return f"{target.url} has no model {printable(model, 120)!r}{printable(close, 160)}; it has: {_names(served)}"
     if record.status == 404:
-        return f"{target.url} refuses the request ({said}): is --api right, and is --model spelt as the server has it?"
+        return f"{target.url} refuses the request ({reason}): is --api right, and is --model spelt correctly?"
     first = f"the first request for {printable(model, 120)!r}"
     if record.status is not None and record.status != 200:
-        return f"{target.url} refuses {first}: {said}"
-    return f"{target.url} did not answer {first} correctly: {record.outcome.value}, {said}"
+        return f"{target.url} refuses {first}: {reason}"
+    return f"{target.url} did not answer {first} correctly: {record.outcome.value}, {reason}"
 
 
-def _unauthorised(target: Target, said: str) -> str:
+def _unauthorised(target: Target, reason: str) -> str:
     return (
-        f"{target.url} rejected the API key ({said}): put it into the variable CADENZA_API_KEY, "
+        f"{target.url} rejected the API key ({reason}): put it into the variable CADENZA_API_KEY, "
         "or into a file named by --api-key-file"
     )
 

@@ -102,7 +102,7 @@ def _line_in(data: bytes, complaint: str) -> str:
 
 def _rows(turns: list[Turn]) -> list[Row]:
     """One row for each human turn. A turn of an unknown role ends the conversation there."""
-    said: list[Message] = []
+    messages: list[Message] = []
     for turn in turns:
         role = ROLES.get((turn.from_ or turn.role or "").lower())
         content = turn.value if turn.value is not None else turn.content
@@ -111,17 +111,17 @@ def _rows(turns: list[Turn]) -> list[Row]:
         if not content or not content.strip():
             continue
         # Many files begin in the middle of a conversation; chat templates want the user to speak first.
-        if role == "assistant" and not any(message.role == "user" for message in said):
+        if role == "assistant" and not any(message.role == "user" for message in messages):
             continue
-        if said and said[-1].role == role:
-            said[-1] = Message(role=role, content=f"{said[-1].content}\n\n{content}")
+        if messages and messages[-1].role == role:
+            messages[-1] = Message(role=role, content=f"{messages[-1].content}\n\n{content}")
         else:
-            said.append(Message(role=role, content=content))
+            messages.append(Message(role=role, content=content))
     rows = []
-    for at, message in enumerate(said):
+    for at, message in enumerate(messages):
         if message.role == "user":
-            reply = said[at + 1] if at + 1 < len(said) else None
+            reply = messages[at + 1] if at + 1 < len(messages) else None
             answered = reply is not None and reply.role == "assistant"
             length = estimate_tokens(reply.content) if reply is not None and answered else None
-            rows.append(Row(messages=tuple(said[: at + 1]), output_tokens=length))
+            rows.append(Row(messages=tuple(messages[: at + 1]), output_tokens=length))
     return rows

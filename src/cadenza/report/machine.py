@@ -51,10 +51,10 @@ def lay_out_machine(points: Sequence[PointSummary], label: Callable[[PointSummar
         return None
     seen = [(point, machine) for point, machine in watched if machine.gpus or machine.host or machine.engine]
     rows = [_row(label(point), machine) for point, machine in seen]
-    told = [n for n in range(len(MACHINE_HEADER)) if n == 0 or any(row[n] != UNDEFINED for row in rows)]
+    shown = [n for n in range(len(MACHINE_HEADER)) if n == 0 or any(row[n] != UNDEFINED for row in rows)]
     return Block(
-        tuple(MACHINE_HEADER[n] for n in told),
-        [tuple(row[n] for n in told) for row in rows],
+        tuple(MACHINE_HEADER[n] for n in shown),
+        [tuple(row[n] for n in shown) for row in rows],
         [
             *_cards([machine for _, machine in seen]),
             *_bottlenecks(points, label),
@@ -89,8 +89,8 @@ def _scaled(value: float | None, factor: float, decimals: int) -> str:
 
 
 def _each(gpus: Sequence[Gpu], tell: Callable[[Gpu], str]) -> str:
-    told = [tell(gpu) for gpu in gpus]
-    return "/".join(told) if any(text != UNDEFINED for text in told) else UNDEFINED
+    cells = [tell(gpu) for gpu in gpus]
+    return "/".join(cells) if any(text != UNDEFINED for text in cells) else UNDEFINED
 
 
 def _pair(one: str, other: str) -> str:
@@ -109,13 +109,15 @@ def _cards(seen: Sequence[Machine]) -> list[str]:
 
 def _bottlenecks(points: Sequence[PointSummary], label: Callable[[PointSummary], str]) -> list[str]:
     """Each with what it is drawn from, where that is not all of the point."""
-    told = []
+    lines = []
     for point in points:
         if isinstance(found := point.bottleneck, Bottleneck):
             gap = _gap(point, point.machine) if isinstance(point.machine, Machine) else ""
             less = f" ({gap} unwatched)" if gap else ""
-            told.append(f"Bottleneck at {name_loads([label(point)])}{less}: {found.kind}; {'; '.join(found.evidence)}.")
-    return told
+            lines.append(
+                f"Bottleneck at {name_loads([label(point)])}{less}: {found.kind}; {'; '.join(found.evidence)}."
+            )
+    return lines
 
 
 def _gap(point: PointSummary, machine: Machine) -> str:
@@ -126,7 +128,7 @@ def _gap(point: PointSummary, machine: Machine) -> str:
 
 def _unwatched(watched: Sequence[tuple[PointSummary, Machine]], label: Callable[[PointSummary], str]) -> list[str]:
     """Where nobody looked for a while, and where means hold more than the steady part."""
-    told = [
+    lines = [
         f"At {name_loads([label(point)])} nothing was seen of {', '.join(sorted(machine.unwatched_s))} for {gap}: "
         "its figures are of the rest."
         for point, machine in watched
@@ -134,10 +136,10 @@ def _unwatched(watched: Sequence[tuple[PointSummary, Machine]], label: Callable[
     ]
     whole = [label(point) for point, machine in watched if machine.samples and machine.window != "window"]
     if whole:
-        told.append(
+        lines.append(
             f"Too few samples in the steady part at {name_loads(whole)}: some means above are of the whole point."
         )
-    return told
+    return lines
 
 
 def _differences(points: Sequence[PointSummary], label: Callable[[PointSummary], str]) -> list[str]:
@@ -150,9 +152,9 @@ def _differences(points: Sequence[PointSummary], label: Callable[[PointSummary],
         and (counts := [c for c in (found.requests, found.prompt_tokens, found.generation_tokens) if c is not None])
         and all(count.agrees for count in counts)
     ]
-    told = []
+    lines = []
     if agreeing:
-        told.append(f"Client and server count the same requests and tokens, within 1 %, at {name_loads(agreeing)}.")
+        lines.append(f"Client and server count the same requests and tokens, within 1 %, at {name_loads(agreeing)}.")
     beyond = [
         f"{label(point)}: {_signed(found.ttft.beyond_ms)}"
         for point, found in held
@@ -160,8 +162,8 @@ def _differences(points: Sequence[PointSummary], label: Callable[[PointSummary],
         if found.ttft is not None and not (isinstance(point.machine, Machine) and point.machine.virtual)
     ]
     if beyond:
-        told.append(f"Network and client, in ms of mean TTFT, by C: {', '.join(beyond)}.")
-    return told
+        lines.append(f"Network and client, in ms of mean TTFT, by C: {', '.join(beyond)}.")
+    return lines
 
 
 def _signed(value: float) -> str:
@@ -170,23 +172,23 @@ def _signed(value: float) -> str:
 
 
 def _trouble(watched: Sequence[tuple[PointSummary, Machine]], label: Callable[[PointSummary], str]) -> list[str]:
-    told = []
+    lines = []
     for point, machine in watched:
-        told += [f"At {name_loads([label(point)])} {gpu.gpu} stopped answering." for gpu in machine.gpus if gpu.lost]
+        lines += [f"At {name_loads([label(point)])} {gpu.gpu} stopped answering." for gpu in machine.gpus if gpu.lost]
         events = ", ".join(f"{count} × {name}" for name, count in machine.kernel.items())
         if events:
-            told.append(f"At {name_loads([label(point)])} the kernel's log had {printable(events)}.")
-    return told
+            lines.append(f"At {name_loads([label(point)])} the kernel's log had {printable(events)}.")
+    return lines
 
 
 def _unseen(watched: Sequence[tuple[PointSummary, Machine]]) -> list[str]:
     """What could not be seen at any of the points, and whose machine it was, in one line each."""
-    told = []
+    lines = []
     if any(not machine.server_here and (machine.gpus or machine.host) for _, machine in watched):
-        told.append("Cards and host are those of the client's machine: the server is on another.")
-    said = [text for _, machine in watched for text in machine.unseen]
-    kept = list(dict.fromkeys(said))
+        lines.append("Cards and host are those of the client's machine: the server is on another.")
+    reasons = [text for _, machine in watched for text in machine.unseen]
+    kept = list(dict.fromkeys(reasons))
     if not kept:
-        return told
+        return lines
     more = f"; and {len(kept) - _ENOUGH} more, see summary.json" if len(kept) > _ENOUGH else ""
-    return [*told, f"Not seen: {printable('; '.join(kept[:_ENOUGH]), 400)}{more}."]
+    return [*lines, f"Not seen: {printable('; '.join(kept[:_ENOUGH]), 400)}{more}."]

@@ -73,11 +73,11 @@ def number(value: float | None, decimals: int, *, sign: bool = False) -> str:
 
 
 def _facts(found: Prediction) -> list[tuple[str, str]]:
-    told = []
+    lines = []
     if found.tensor_parallel > 1:
-        told.append(("parallel", f"{found.tensor_parallel} ranks, split {split_text(found.split)}, {found.link}"))
+        lines.append(("parallel", f"{found.tensor_parallel} ranks, split {split_text(found.split)}, {found.link}"))
     memory = found.memory
-    told += [
+    lines += [
         (
             "memory",
             f"{rank.device}: {memory.utilisation:g} of its memory is {rank.budget / GIB:.2f} GiB = weights "
@@ -86,23 +86,23 @@ def _facts(found: Prediction) -> list[tuple[str, str]]:
         for rank in dict.fromkeys(memory.ranks)
     ]
     if not found.fits:
-        return [*told, ("DOES NOT FIT", found.reason)]
-    told.append(
+        return [*lines, ("DOES NOT FIT", found.reason)]
+    lines.append(
         (
             "KV room",
             f"{memory.kv_tok:,} tokens in {memory.blocks:,} blocks of {memory.block_size}: {found.sequences:,} x "
             f"{found.context_tok:,} tokens",
         )
     )
-    told.append(("alone", f"{number(found.single_tok_per_s, 1)} tok/s, TPOT {number(found.tpot_ms, 2)} ms"))
-    told.append(("TTFT", f"{number(found.ttft_ms, 0)} ms for a prompt of {found.prompt_tok:,} tokens, idle server"))
+    lines.append(("alone", f"{number(found.single_tok_per_s, 1)} tok/s, TPOT {number(found.tpot_ms, 2)} ms"))
+    lines.append(("TTFT", f"{number(found.ttft_ms, 0)} ms for a prompt of {found.prompt_tok:,} tokens, idle server"))
     if found.peak is not None:
-        told.append(("peak", _peak(found.peak)))
-    told.append(("bottleneck", f"alone: {found.bottleneck}; at the peak: {found.peak_bottleneck}"))
+        lines.append(("peak", _peak(found.peak)))
+    lines.append(("bottleneck", f"alone: {found.bottleneck}; at the peak: {found.peak_bottleneck}"))
     if found.step is not None and found.tensor_parallel > 1:
-        told.append(("straggler", _straggler(found.step)))
-        told.append(("link", f"{100 * found.step.link_share:.1f} % of a step"))
-    return told
+        lines.append(("straggler", _straggler(found.step)))
+        lines.append(("link", f"{100 * found.step.link_share:.1f} % of a step"))
+    return lines
 
 
 def _straggler(step: StepTime) -> str:

@@ -12,7 +12,7 @@ def describe_server(server: Server, where: str) -> str:
         ("server", printable(where, 160)),
         ("engine", f"{server.engine} {server.version or '(tells no version)'}"),
         ("models", _models(server)),
-        ("context", f"{server.max_model_len_tok:,} tokens" if server.max_model_len_tok else "not told"),
+        ("context", f"{server.max_model_len_tok:,} tokens" if server.max_model_len_tok else "unknown"),
         ("usage", _usage(server)),
         ("events", _events(server)),
         ("length", _length(server)),
@@ -39,12 +39,12 @@ def _events(server: Server) -> str:
     if server.tokens_per_event is None:
         return "tokens in an event not known"
     one = abs(server.tokens_per_event - 1) < 0.005
-    told = (
+    text = (
         "one token an event"
         if one
         else f"{server.tokens_per_event:.2f} tokens an event: ITL is per event, not per token"
     )
-    return told + (", thinking first" if server.reasons_first else "")
+    return text + (", thinking first" if server.reasons_first else "")
 
 
 def _length(server: Server) -> str:

@@ -93,7 +93,7 @@ def read_page(page: bytes) -> dict[str, EngineState]:
 
 
 def _read_lines(page: bytes) -> tuple[dict[str, dict[bytes, _Sample]], dict[str, bytes]]:
-    """Samples by name and the text of their labels (so that one told twice counts once), and declared types by name."""
+    """Samples by name and the text of their labels (so that one sent twice counts once), and declared types by name."""
     if len(page) > _PAGE_BYTES:
         raise _MalformedError
     found: dict[str, dict[bytes, _Sample]] = {}
@@ -143,16 +143,16 @@ def _by_model(found: Mapping[str, Mapping[bytes, _Sample]]) -> dict[str, _Sample
 def _state(engine: EngineNames, samples: _Samples, declared: Mapping[str, bytes]) -> EngineState:
     fields: dict[str, Any] = {}
     for field, choices in engine.values.items():
-        told = next((one for name in choices if (one := _told(name.split(" + "), samples))), None)
-        if told is None:
+        present = next((one for name in choices if (one := _samples_of(name.split(" + "), samples))), None)
+        if present is None:
             counted = field not in _GAUGES and any(_declares(declared, name, b"counter") for name in choices)
             fields[field] = 0.0 if counted else None
         elif field in _GAUGES:
             # SGLang tells a total under an empty priority, beside those of each priority.
-            total = [sample for sample in told if sample.labels.get(b"priority") == b""] or told
+            total = [sample for sample in present if sample.labels.get(b"priority") == b""] or present
             fields[field] = _peak(total) if field == "kv_usage" else _sum(total)
         else:
-            fields[field] = _sum(told)
+            fields[field] = _sum(present)
     for field, choices in engine.histograms.items():
         chosen = next((name for name in choices if f"{name}_bucket" in samples), None)
         if chosen is not None:
@@ -167,7 +167,7 @@ def _state(engine: EngineNames, samples: _Samples, declared: Mapping[str, bytes]
     return EngineState(engine=engine.key, **fields)
 
 
-def _told(parts: Sequence[str], samples: _Samples) -> list[_Sample]:
+def _samples_of(parts: Sequence[str], samples: _Samples) -> list[_Sample]:
     """The samples of all `parts`, or none where the first has none."""
     if parts[0] not in samples:
         return []

@@ -47,7 +47,7 @@ class WireUsage(msgspec.Struct):
 
 
 class Envelope(msgspec.Struct):
-    """The fields around `choices` by which errors are told, in every shape in use."""
+    """The fields around `choices` by which errors are sent, in every shape in use."""
 
     error: msgspec.Raw = _ABSENT
     message: msgspec.Raw = _ABSENT
@@ -70,8 +70,8 @@ def decode_chunk(decoder: msgspec.json.Decoder[ChunkType], data: bytes) -> Chunk
 
 def error_text(chunk: Envelope, has_choices: bool) -> str | None:
     """The server's message where the chunk is an error object. `message` and `detail` count only without choices."""
-    told = (chunk.error,) if has_choices else (chunk.error, chunk.message, chunk.detail)
-    for raw in told:
+    fields = (chunk.error,) if has_choices else (chunk.error, chunk.message, chunk.detail)
+    for raw in fields:
         if raw is not _ABSENT and bytes(raw) not in _NO_ERROR:
             return read_error(bytes(raw))
     return None

@@ -79,10 +79,10 @@ class ChatDialect:
         answer = reasoning = 0
         finish_reason, usage = None, chunk.usage
         for choice in chunk.choices or ():
-            said = choice.delta or choice.message
-            if said is not None:
-                answer += said.answer_bytes()
-                reasoning += said.reasoning_bytes()
+            part = choice.delta or choice.message
+            if part is not None:
+                answer += part.answer_bytes()
+                reasoning += part.reasoning_bytes()
             finish_reason = finish_reason or choice.finish_reason or None
             usage = usage or choice.usage
         return Delta(

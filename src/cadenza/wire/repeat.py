@@ -31,8 +31,8 @@ class RepeatedToken:
         self._after = b""
         self._begin = self._after_bytes = 0
 
-    def learn(self, event: bytes, said: Delta) -> None:
-        """Keep `event`, as it came (`data: {…}`, blank line), which was read in full and is `said.is_text_only`."""
+    def learn(self, event: bytes, delta: Delta) -> None:
+        """Keep `event`, as it came (`data: {…}`, blank line), which was read in full and is `delta.is_text_only`."""
         self._before = b""
         found = [key for key in _KEYS if key in event]
         if len(found) != 1 or event.count(found[0]) != 1:
@@ -40,10 +40,10 @@ class RepeatedToken:
         begin = event.index(found[0]) + len(found[0])
         end = event.find(b'"', begin)
         # Of another size: this string is not what carried the tokens.
-        if end - begin == said.text_bytes and b"\\" not in event[begin:end]:
+        if end - begin == delta.text_bytes and b"\\" not in event[begin:end]:
             self._before, self._after = event[:begin], event[end:]
             self._begin, self._after_bytes = begin, len(self._after)
-            self.is_reasoning = said.is_reasoning
+            self.is_reasoning = delta.is_reasoning
 
     def text_bytes(self, event: bytes) -> int:
         """Size of the text if `event` is the learnt one with another text that needs no escape; 0 if it is not."""

@@ -39,7 +39,7 @@ class CompletionResponse:
         ids = b',"token_ids":null}]' if request.chat else b',"prompt_token_ids":null,"token_ids":null}]'
         self._after = closing + b"null" + (b"" if request.chat else stop) + ids
         self._after_last = closing + b'"length"' + stop + ids
-        # Between the first token and the last, events of the same one word are the same bytes: made once, told often.
+        # Between the first token and the last, events of the same one word are the same bytes: made once, sent often.
         self._last = request.output_tokens
         self._repeats = not request.continuous_usage
         self._thought = request.reasoning_tokens

@@ -172,7 +172,7 @@ def _limit(fields: Fields, chat: bool) -> tuple[str, int | None]:
 
 
 def _usage(fields: Fields, rules: UsageRules) -> tuple[bool, bool]:
-    """Whether usage is told at the end of a stream, and in each of its events."""
+    """Whether usage is sent at the end of a stream, and in each of its events."""
     options = fields.object("stream_options")
     include = options is not None and options.flag("include_usage")
     continuous = options is not None and options.flag("continuous_usage_stats")

@@ -55,8 +55,8 @@ class NullServer(NamedTuple):
     def truth(self) -> Truth:
         """End it, and hear when every event left."""
         self.line.send(None)
-        told: Truth = self.line.recv()
-        return told
+        truth: Truth = self.line.recv()
+        return truth
 
 
 @contextlib.contextmanager

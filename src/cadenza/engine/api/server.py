@@ -76,7 +76,7 @@ class SocketServer:
         self._collecting_s = 0.0
 
     def run(self, stop: Callable[[], bool]) -> None:
-        """Serve until `stop()`, which is asked ten times a second; `tick` is told the engine's time as often."""
+        """Serve until `stop()`, which is asked ten times a second; `tick` gets the engine's time as often."""
         asked_ns = 0
         while True:
             now = time.monotonic_ns()
@@ -317,7 +317,7 @@ def serve(
     stop: Callable[[], bool] = lambda: False,
     tick: Callable[[int], None] | None = None,
 ) -> None:
-    """Serve `api` until SIGINT, SIGTERM or `stop()`; `ready` is told the URL once connections are taken.
+    """Serve `api` until SIGINT, SIGTERM or `stop()`; `ready` gets the URL once connections are taken.
 
     `port` 0 takes a free one; `tick` see `SocketServer.run`. Raises UsageError where it cannot listen.
     """

@@ -51,7 +51,7 @@ class Message(NamedTuple):
 
 
 def parse_fault(text: str) -> BoardFault:
-    """`KIND[:CARD][@SECONDS]`, as in "overheat:0@600s"; card 0 and at once if not said, the s may be left out.
+    """`KIND[:CARD][@SECONDS]`, as in "overheat:0@600s"; card 0 and at once by default, the s may be left out.
 
     A `log-overrun` is no card's. UsageError says which part is wrong.
     """

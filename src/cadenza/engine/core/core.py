@@ -41,7 +41,7 @@ class Instance:
         self.limits = limits = _settle(limits)
         self.metrics = Metrics(model, limits)
         self.scheduler = Scheduler(limits, output_token, trace)
-        self._told = self.scheduler.lookup
+        self._counted = self.scheduler.lookup
         self.outbox = Outbox(limits.stream_interval, self.metrics)
         clock = Stepped if law.prefill_ns(1, 1, 0.5) is None else ParallelPrefill
         self.clock: Stepped | ParallelPrefill = clock(law, self.scheduler, self.outbox, f"{seed} {model}")
@@ -54,8 +54,8 @@ class Instance:
     def read(self) -> tuple[Metrics, Gauges]:
         """What a metrics page shows of it."""
         lookup = self.scheduler.lookup
-        queries, hits, preemptions = (now - told for now, told in zip(lookup, self._told, strict=True))
-        self._told = lookup
+        queries, hits, preemptions = (now - before for now, before in zip(lookup, self._counted, strict=True))
+        self._counted = lookup
         self.metrics.cache_looked_up(queries, hits)
         self.metrics.preempted(preemptions)
         gauges = Gauges(
@@ -103,7 +103,7 @@ class Core:
         """A request arrives with its prompt's token ids (≥ 1), and will produce exactly `output_tokens` (≥ 1).
 
         Prompt and output together must be within `max_model_len`. One that `fails` dies in the pass of the last of
-        them: that `Token` is told, and counted as the request's end by an error.
+        them: that `Token` is sent, and counted as the request's end by an error.
         """
         instance = self.instances[model]
         sequence = Sequence(

@@ -41,12 +41,12 @@ class Outbox:
         if sequence.first_token_ns:
             gap = now_ns - sequence.last_token_ns
             self._gaps_ns[gap] = self._gaps_ns.get(gap, 0) + 1
-            self._generated_tok += produced - sequence.told
+            self._generated_tok += produced - sequence.accounted_tok
         else:
             sequence.first_token_ns = now_ns
             self.metrics.first_token(sequence, now_ns)
         sequence.last_token_ns = now_ns
-        sequence.told = produced
+        sequence.accounted_tok = produced
         fresh = produced - sequence.streamed
         if fresh >= self._interval or is_last or not sequence.streamed:
             sequence.streamed = produced
@@ -56,15 +56,15 @@ class Outbox:
 
     def _fail(self, sequence: Sequence, now_ns: int) -> None:
         """To vLLM an output without a token: the gap before it is one more, and with it the request ends."""
-        told = sequence.produced - 1
+        sent_tok = sequence.produced - 1
         self.failing.remove(sequence.id)
         if sequence.first_token_ns:
             gap = now_ns - sequence.last_token_ns
             self._gaps_ns[gap] = self._gaps_ns.get(gap, 0) + 1
-            self._generated_tok += told - sequence.told
+            self._generated_tok += sent_tok - sequence.accounted_tok
             sequence.last_token_ns = now_ns
         self.events.append(Token(sequence.id, sequence.produced, True, now_ns, sequence.produced - sequence.streamed))
-        self.metrics.ended(sequence, "error", now_ns, told)
+        self.metrics.ended(sequence, "error", now_ns, sent_tok)
 
     def close_step(self, batch: Batch) -> None:
         """All tokens of a pass are stamped: what it did goes to the metrics."""

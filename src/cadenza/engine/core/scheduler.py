@@ -6,7 +6,7 @@ are computed, and each step lets those of some sequences catch up. Running seque
 their admission; for want of a block the newest (or the least urgent) is preempted: its blocks are given back and all
 its tokens are computed again later. Only a step that preempted nobody admits from the queue.
 
-With `async_scheduling` a step may be scheduled before the one before it has been told about (`update`): tokens under
+With `async_scheduling` a step may be scheduled before the one before it has been taken in (`update`): tokens under
 way are then `pending`.
 """
 
@@ -167,7 +167,7 @@ class Scheduler:
 
         accepted   by sequence id, how many of its drafts were right; none by default
         """
-        told = []
+        updated = []
         for sequence, tokens, drafts, yields, _, padded in step.works:
             if sequence.id not in self._by_id:
                 continue
@@ -183,8 +183,8 @@ class Scheduler:
                 sequence.computed -= drafts - right
                 sequence.pending -= drafts - right + count
             self.produce(sequence, count)
-            told.append(sequence)
-        return told
+            updated.append(sequence)
+        return updated
 
     def produce(self, sequence: Sequence, count: int) -> None:
         """`count` more tokens of `sequence` are known; its last one releases it."""

@@ -76,7 +76,7 @@ class Sequence(msgspec.Struct, kw_only=True, eq=False):
     registered      how many of them, from the first, the prefix cache knows
     hashes          chained hashes of its full blocks, as far as its tokens are known
     cached          prompt tokens that the prefix cache spared it at its first admission
-    told, streamed  tokens that have been stamped, and that its stream has been given
+    accounted_tok, streamed  tokens that have been stamped, and that its stream has been given
     arrival_ns → scheduled_ns (first time) → first_token_ns → last_token_ns
     """
 
@@ -100,7 +100,7 @@ class Sequence(msgspec.Struct, kw_only=True, eq=False):
     hashes: list[int] = []
     cached: int = 0
     preemptions: int = 0
-    told: int = 0
+    accounted_tok: int = 0
     streamed: int = 0
     scheduled_ns: int = 0
     first_token_ns: int = 0
