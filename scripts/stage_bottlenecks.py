@@ -218,7 +218,7 @@ def run_aside(url: str, flags: tuple[str, ...]) -> None:
 def tell(situation: Situation, point: dict[str, Any]) -> bool:
     """Print the row; whether the verdict is the expected one."""
     found = point["bottleneck"]
-    beside = any(told.startswith(f"beside it, {situation.beside}:") for told in found["evidence"])
+    beside = any(told.startswith(f"also {situation.beside}:") for told in found["evidence"])
     right = bool(found["kind"] == situation.expected) and (beside or not situation.beside)
     evidence = "; ".join(found["evidence"]).replace("|", "\\|")
     print(

@@ -93,9 +93,9 @@ def test_a_curve_says_what_decode_costs_with_the_batch() -> None:
     assert main(["sweep", *flags, "-c", "4,16"]) == 0
     first, last = json.loads(Path("run/summary.json").read_bytes())["points"]
     assert last["drift_pct"] > 0
-    grown = f"TPOT is {last['drift_pct']:+.1f} % against C = 4"
+    grown = f"TPOT {last['drift_pct']:+.1f} % vs C = 4"
     assert last["bottleneck"]["evidence"][-1].startswith(grown)
-    assert last["bottleneck"]["evidence"][-1].endswith("it has not given way") == (last["drift_pct"] < 5)
+    assert last["bottleneck"]["evidence"][-1].endswith("(flat, < 5 %)") == (last["drift_pct"] < 5)
     assert "TPOT" not in first["bottleneck"]["evidence"][-1]
 
 
@@ -106,8 +106,8 @@ def test_a_client_that_is_starved() -> None:
     (point,) = json.loads(Path("run/summary.json").read_bytes())["points"]
     assert point["bottleneck"]["kind"] == "client"
     (told,) = point["bottleneck"]["evidence"]
-    assert {"verdict": "CLIENT-LIMITED", "told": told} in [
-        {name: check[name] for name in ("verdict", "told")} for check in point["checks"]
+    assert {"verdict": "CLIENT-LIMITED", "message": told} in [
+        {name: check[name] for name in ("verdict", "message")} for check in point["checks"]
     ]
     agree(point)
 
@@ -127,7 +127,7 @@ def test_a_card_in_the_heat(capsys: pytest.CaptureFixture[str]) -> None:
     point = measure("-c", "2", "--requests", "6", "--speed", "10", "--spec", "spec.toml")
     assert point["bottleneck"] == {
         "kind": "thermal throttle",
-        "evidence": [f"{hot.slot} lowered its clock against heat for 100 % of the time"],
+        "evidence": [f"{hot.slot}: clock reduced for heat, 100 % of the time"],
     }
     machine = point["machine"]
     assert [gpu["busy_mean"] for gpu in machine["gpus"]] == [1, 1]
@@ -173,7 +173,7 @@ def test_what_was_not_seen_is_not_ruled_out() -> None:
     Path("nothing").mkdir()
     Path("spec.toml").write_text('[telemetry]\nroot = "nothing"\ninterval_s = 0.1\n')
     point = measure("-c", "2", "--requests", "12", "--speed", "10", "--spec", "spec.toml")
-    unseen = "not ruled out, for want of figures: thermal throttle, straggler card, host CPU"
+    unseen = "not ruled out (no data): thermal throttle, straggler card, host CPU"
     assert point["bottleneck"]["kind"] == "decode bandwidth"
     assert point["bottleneck"]["evidence"][-1] == unseen
     # And where the engine has no page of metrics, too, nothing is left to say.

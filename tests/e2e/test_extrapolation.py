@@ -23,7 +23,7 @@ def sweep(out: Path, *flags: str) -> dict[str, Any]:
 
 
 def judged(point: dict[str, Any]) -> list[str]:
-    return [check["told"] for check in point["checks"] if check["name"] == "extrapolation"]
+    return [check["message"] for check in point["checks"] if check["name"] == "extrapolation"]
 
 
 @pytest.fixture(scope="module")
