@@ -187,7 +187,7 @@ def test_what_was_not_seen_is_not_ruled_out() -> None:
     assert point["bottleneck"] == {
         "kind": "unknown",
         "evidence": [
-            "nothing was seen of the engine's queue, prefill and decode times, its gauge of waiting requests, the "
+            "no data of the engine's queue, prefill and decode times, its gauge of waiting requests, the "
             "cards, the server's host"
         ],
     }
