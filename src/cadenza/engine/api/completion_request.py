@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cadenza.engine.api.fields import Fields, JsonObject, Problem, RefusalError, bad, invalid, parse_body
+from cadenza.engine.api.fields import Fields, JsonObject, RefusalError, bad, malformed, parse_body
 from cadenza.engine.api.text import NEWLINE, VOCABULARY_TOK, encode, encode_chat, salted
 from cadenza.engine.profile import Profile
 
@@ -75,7 +75,6 @@ def read_completion_request(
     sampling = _read_sampling(fields)
     priority = _priority(fields, headers)
     template = fields.mapping("chat_template_kwargs") or {}
-    fields.check()
     name = served(profile, name)
     prompt = conversation_ids(messages) if chat else _prompt(fields.body["prompt"])
     salt = fields.body.get("cache_salt")
@@ -115,21 +114,16 @@ def served(profile: Profile, name: str | None) -> str:
 def read_messages(fields: Fields) -> list[tuple[str, str]]:
     """(role, text) of every message; of parts that are not text (images, audio) nothing is counted."""
     messages = fields.body.get("messages")
-    if messages is None:
-        fields.wrong("messages", "missing", "Field required", fields.body)
-        return []
     if not isinstance(messages, list):
-        fields.wrong("messages", "list_type", "Input should be a valid list", messages)
-        return []
+        raise fields.wrong("messages", "a list of messages")
     conversation = []
     for at, message in enumerate(messages):
         role = message.get("role") if isinstance(message, dict) else None
         if not isinstance(message, dict):
-            fields.wrong(f"messages.{at}", "dict_type", "Input should be a valid dictionary", message)
-        elif not isinstance(role, str):
-            fields.wrong(f"messages.{at}.role", "missing", "Field required", message)
-        else:
-            conversation.append((role, _content(fields, message.get("content"), f"messages.{at}.content")))
+            raise fields.wrong(f"messages.{at}", "an object")
+        if not isinstance(role, str):
+            raise fields.wrong(f"messages.{at}.role", "a string")
+        conversation.append((role, _content(fields, message.get("content"), f"messages.{at}.content")))
     return conversation
 
 
@@ -144,8 +138,7 @@ def _content(fields: Fields, content: object, name: str) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
-        fields.wrong(name, "string_type", "Input should be a valid string", content)
-        return ""
+        raise fields.wrong(name, "a string or a list of parts")
     parts = (part.get("text") for part in content if isinstance(part, dict))
     return " ".join(text for text in parts if isinstance(text, str))
 
@@ -252,17 +245,12 @@ def _prompt(prompt: object) -> list[int]:
     if isinstance(prompt, str):
         return encode(prompt) or [NEWLINE]
     if not isinstance(prompt, list):
-        # Every shape that a prompt may have complains: ids, lists of ids, a string, strings.
-        invalid(*(_not_a(kind, prompt) for kind in ("list", "list", "string", "list")))
+        malformed("prompt must be a string or a list of token ids", "prompt")
     if not all(type(part) is int for part in prompt):
         if all(isinstance(part, str | list) for part in prompt):
             bad("The simulated engine takes one prompt a request.", "prompt")
-        invalid(_not_a("string", prompt))
+        malformed("prompt must be a string or a list of token ids", "prompt")
     for strange in (min(prompt), max(prompt)):
         if not 0 <= strange < VOCABULARY_TOK:
             bad(f"Token id {strange} is out of vocabulary")
     return prompt
-
-
-def _not_a(kind: str, prompt: object) -> Problem:
-    return Problem(f"{kind}_type", "body.prompt", f"Input should be a valid {kind}", prompt)

@@ -107,21 +107,14 @@ class Pages:
         return render(pairs if self._log_stats else [], self._compat_metrics, openmetrics, self.counts)
 
     def _tokenize(self, call: Call) -> bytes:
-        """A prompt, or a chat's messages; where it is neither, the complaints of both."""
-        fields = Fields(parse_body(call.headers.get("content-type", ""), call.body, shapes=2))
+        """The token ids of a prompt, or of a chat's messages."""
+        fields = Fields(parse_body(call.headers.get("content-type", ""), call.body))
         if fields.body.get("continue_final_message") and fields.body.get("add_generation_prompt"):
             bad("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
         model = fields.text("model")
         strings, opens = fields.flag("return_token_strs"), fields.flag("add_generation_prompt", default=True)
         prompt = fields.text("prompt")
-        messages: list[tuple[str, str]] | None = None
-        if prompt is None:
-            if fields.body.get("prompt") is None:
-                fields.wrong("prompt", "missing", "Field required", fields.body)
-            chat = Fields(fields.body)
-            messages = read_messages(chat)
-            fields.problems = fields.problems + chat.problems if chat.problems else []
-        fields.check()
+        messages = read_messages(fields) if prompt is None else None
         served(self._profile, model)
         ids = encode(prompt or "") if messages is None else conversation_ids(messages, opens)
         self._vocabulary.learn([prompt or ""] if messages is None else [text for pair in messages for text in pair])
@@ -134,18 +127,13 @@ class Pages:
         model = fields.text("model")
         tokens = fields.body.get("tokens")
         ids: list[int] = []
-        if tokens is None:
-            fields.wrong("tokens", "missing", "Field required", fields.body)
-        elif not isinstance(tokens, list):
-            fields.wrong("tokens", "list_type", "Input should be a valid list", tokens)
-        else:
-            for at, token in enumerate(tokens):
-                number = fields.as_integer(f"tokens.{at}", token)
-                if number is not None and number < 0:
-                    text = "Input should be greater than or equal to 0"
-                    fields.wrong(f"tokens.{at}", "greater_than_equal", text, token, {"ge": 0})
-                ids.append(number or 0)
-        fields.check()
+        if not isinstance(tokens, list):
+            raise fields.wrong("tokens", "a list of token ids")
+        for at, token in enumerate(tokens):
+            number = fields.as_integer(f"tokens.{at}", token)
+            if number is None or number < 0:
+                raise fields.wrong(f"tokens.{at}", "an integer from 0 up")
+            ids.append(number)
         served(self._profile, model)
         return json_bytes({"prompt": self._vocabulary.decode(ids)})
 
