@@ -209,3 +209,16 @@ def test_text_from_the_server_is_made_harmless() -> None:
     record = exchange([(1, http("500 No", b'{"error":"\x1b[31mred\\u0007"}'.replace(b"\x1b", b"\\u001b")))])
     assert record.detail is not None
     assert record.detail.isprintable()
+
+
+def test_unread_bytes_are_parsed_once_they_exceed_256_kib() -> None:
+    # A broken event is noticed when it is parsed: before the end only where more than 256 KiB were unread.
+    whole = Exchange(outgoing(), DIALECTS["chat"], LIMITS, 0, 0)
+    broken = b"data: {nope\n\n"
+    padding = b":" * (256 * 1024 - len(broken) - 1) + b"\n"
+    assert not whole.receive(HEAD + chunk(broken), 1 * MS)
+    assert not whole.receive(chunk(padding), 2 * MS)
+    assert not whole.finished
+    assert whole.receive(chunk(b"\n"), 3 * MS)
+    record = whole.record(point=0, model="m")
+    assert (record.outcome, record.done_ns) == (Outcome.MALFORMED, 3 * MS)

@@ -247,6 +247,8 @@ def test_histograms_of_several_engines_are_merged_over_equal_bounds_only() -> No
         ['_bucket{le="+Inf"} -1', "_sum 1"],
         ['_bucket{le="+Inf"} 2'],  # no sum
         ['_bucket{le="+Inf"} 2', "_sum NaN"],
+        ['_bucket{le="+Inf"} 2', "_sum +Inf"],  # neither a sum nor a mean follows from it
+        ['_bucket{le="+Inf"} 2', "_sum -Inf"],
         ['_bucket{le="much"} 2', '_bucket{le="+Inf"} 2', "_sum 1"],
         ["_bucket 2", "_sum 1"],
     ],
