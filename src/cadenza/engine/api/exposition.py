@@ -30,14 +30,14 @@ _HELP = {
     "request_max_num_generation_tokens": "Tokens of the longest answer of each ended request.",
     "request_params_n": "Choices that each ended request asked for.",
     "request_params_max_tokens": "Tokens that each ended request allowed, at most what the context leaves.",
-    "time_to_first_token_seconds": "Arrival to first token.",
+    "time_to_first_token_seconds": "Time from arrival to the first token.",
     "inter_token_latency_seconds": "Time between two outputs of one request.",
     "request_time_per_output_token_seconds": "Decode time over tokens after the first, of each ended request.",
-    "e2e_request_latency_seconds": "Arrival to end.",
-    "request_queue_time_seconds": "Arrival to first admission.",
-    "request_inference_time_seconds": "First admission to last token.",
-    "request_prefill_time_seconds": "First admission to first token.",
-    "request_decode_time_seconds": "First token to last token.",
+    "e2e_request_latency_seconds": "Time from arrival to the end of the request.",
+    "request_queue_time_seconds": "Time from arrival to the first admission.",
+    "request_inference_time_seconds": "Time from the first admission to the last token.",
+    "request_prefill_time_seconds": "Time from the first admission to the first token.",
+    "request_decode_time_seconds": "Time from the first token to the last token.",
     "request_num_preemptions": "Times that each ended request was preempted.",
     "request_prefill_kv_computed_tokens": "Prompt tokens of each ended request that the prefix cache did not spare.",
 }
@@ -128,17 +128,17 @@ def _per_engine_histogram(name: str, text: str, which: str, metrics: list[Metric
 
 def _state(pairs: Pairs) -> Iterator[Metric]:
     yield _gauge(
-        "vllm:num_requests_running", "Requests admitted.", _ENGINE, [(_of(one), now.running) for one, now in pairs]
+        "vllm:num_requests_running", "Requests running.", _ENGINE, [(_of(one), now.running) for one, now in pairs]
     )
     yield _gauge(
         "vllm:num_requests_waiting",
-        "Requests that wait for admission.",
+        "Requests waiting for admission.",
         _ENGINE,
         [(_of(one), now.waiting) for one, now in pairs],
     )
     yield _gauge(
         "vllm:num_requests_waiting_by_reason",
-        "Those that wait: for room (capacity), or for anything else (deferred).",
+        "Waiting requests by reason: KV cache capacity, or deferred.",
         [*_ENGINE, "reason"],
         [
             ((*_of(metrics), reason), count)
@@ -186,12 +186,12 @@ def _cache(metrics: list[Metrics]) -> Iterator[Metric]:
     yield _gauge("vllm:cache_config_info", "Settings of the KV cache.", labels, [(values, 1) for values in alike])
     yield from _counters(
         metrics,
-        ("prefix_cache_queries", "Tokens looked up in the prefix cache.", lambda one: one.cache_queries_tok),
-        ("prefix_cache_hits", "Tokens found there.", lambda one: one.cache_hits_tok),
+        ("prefix_cache_queries", "Prefix-cache lookups, in tokens.", lambda one: one.cache_queries_tok),
+        ("prefix_cache_hits", "Prefix-cache hits, in tokens.", lambda one: one.cache_hits_tok),
     )
     yield _counter(
         "vllm:prompt_tokens_cached_by_source",
-        "Tokens found, by the memory that held them: always the device's.",
+        "Prefix-cache hits, in tokens, by the memory that held them (always the device).",
         [*_ENGINE, "source"],
         [
             ((*_of(one), source), one.cache_hits_tok if source == "device" else 0)
@@ -209,13 +209,13 @@ def _counters(metrics: list[Metrics], *specs: tuple[str, str, Callable[[Metrics]
 def _tokens(metrics: list[Metrics]) -> Iterator[Metric]:
     yield from _counters(
         metrics,
-        ("prompt_tokens", "Tokens of prompts that are done.", lambda one: one.prompt_tok),
-        ("prompt_tokens_cached", "Those of them that a cache spared.", lambda one: one.prompt_cached_tok),
+        ("prompt_tokens", "Prompt tokens of finished prefills.", lambda one: one.prompt_tok),
+        ("prompt_tokens_cached", "Prompt tokens taken from a cache.", lambda one: one.prompt_cached_tok),
         ("generation_tokens", "Tokens generated.", lambda one: one.generated_tok),
     )
     yield _counter(
         "vllm:prompt_tokens_by_source",
-        "Tokens of prompts that are done: computed here, found in the prefix cache, or brought from elsewhere.",
+        "Prompt tokens of finished prefills by source: computed, prefix cache, or transferred.",
         [*_ENGINE, "source"],
         [
             ((*_of(one), source), count)
@@ -230,10 +230,10 @@ def _tokens(metrics: list[Metrics]) -> Iterator[Metric]:
 
 
 def _requests(metrics: list[Metrics]) -> Iterator[Metric]:
-    yield from _counters(metrics, ("num_preemptions", "Preemptions.", lambda one: one.preemptions))
+    yield from _counters(metrics, ("num_preemptions", "Preemptions of running requests.", lambda one: one.preemptions))
     yield _counter(
         "vllm:request_success",
-        "Requests that have ended, failures and abandoned ones included, by how.",
+        "Finished requests by reason, errors and aborts included.",
         [*_ENGINE, "finished_reason"],
         [((*_of(one), reason), count) for one in metrics for reason, count in one.endings.items()],
     )
@@ -283,7 +283,7 @@ def _own(metrics: list[Metrics]) -> Iterator[Metric]:
         _ENGINE,
         [(_of(one), one.arrivals) for one in metrics],
     )
-    yield _counter("cadenza_steps", "Passes.", _ENGINE, [(_of(one), one.steps) for one in metrics])
+    yield _counter("cadenza_steps", "Forward passes.", _ENGINE, [(_of(one), one.steps) for one in metrics])
     yield _counter(
         "cadenza_step_tokens",
         "Tokens that passes worked on, recomputation and speculation included.",
@@ -326,13 +326,13 @@ def _http(answers: HttpCounts) -> Iterator[Metric]:
     yield _counter("http_requests", "HTTP requests answered.", ["handler", "method", "status"], answers.counts.items())
     yield _histogram(
         "http_request_duration_highr_seconds",
-        "Time to the end of the answer, finely.",
+        "Time to the end of the response, fine buckets.",
         [],
         [((), answers.durations)],
     )
     yield _histogram(
         "http_request_duration_seconds",
-        "Time to the end of the answer, coarsely, by route.",
+        "Time to the end of the response by route, coarse buckets.",
         ["handler", "method"],
         answers.durations_by.items(),
     )
