@@ -5,6 +5,10 @@ from typing import Literal
 
 import msgspec
 
+# The figures whose errors a fit records: ttft (means only), tpot (one value a request) or itl (gaps per token), and
+# which statistic of it.
+FIGURES = ("ttft_mean", "tpot_mean", "tpot_p50", "tpot_p95", "tpot_p99", "itl_p50", "itl_p95", "itl_p99")
+
 
 class Lengths(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Lengths in tokens of the measured `ok` requests.
@@ -35,7 +39,7 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     output_tok         as the answers had them
     holdout            loads: each interior row was left out and predicted; blocks: fewer than three rows, so half of
                        each point was left out (no interpolation is tested then); empty: not recorded
-    holdout_pct        figure → the largest out-of-sample error, in %, with its sign; keys as `measure.holdout.FIGURES`
+    holdout_pct        figure → the largest out-of-sample error, in %, with its sign; keys: `FIGURES`
     rows_pct           the same in-sample, at the rows themselves: what the law does not keep even there
     """
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from cadenza.analysis.fitting import Sample, fit_rows
-from cadenza.measure.holdout import FIGURES, hold_out, law_of, reproduce, split_sample, worst
+from cadenza.domain import FIGURES
+from cadenza.measure.holdout import hold_out, law_of, reproduce, split_sample, worst
 from cadenza.record import Record
 from cadenza.stats.columns import Columns, Floats
 from support.columns import rec

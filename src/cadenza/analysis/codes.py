@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from cadenza.domain import FIGURES
+
 
 class Code(NamedTuple):
     """check: its name in `cadenza check`, empty for a note. numbers: names that it may have. action: what to do."""
@@ -276,7 +278,12 @@ CODES: dict[str, Code] = {
         ("answers", "of_answers", "lowest_ms", "highest_ms"),
     ),
     "profile-percentiles-unknown": Code("", "No out-of-sample error is recorded.", (), "Run cadenza fit again."),
-    "profile-errors": Code("", "Figures that the profile gives with a large error.", (), _FIT),
+    "profile-errors": Code(
+        "",
+        "Figures that the profile gives with a large error, each with its largest one.",
+        tuple(f"{figure}_pct" for figure in FIGURES),
+        _FIT,
+    ),
     "profile-interpolated": Code(
         "", "The load lies between rows of the profile.", ("lowest_in_system", "highest_in_system")
     ),

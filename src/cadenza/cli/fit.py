@@ -259,7 +259,7 @@ def _residuals(model: str, fit: _ModelFit) -> list[Table]:
 
 def _errors(model: str, fit: _ModelFit, held: "list[HeldOut]") -> list[Table]:
     """Each load of `held`, measured and predicted in ms, and the error in %; null: not known."""
-    from cadenza.measure.holdout import FIGURES
+    from cadenza.domain import FIGURES
     from cadenza.report.columns import label
 
     return [

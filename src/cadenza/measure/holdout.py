@@ -6,12 +6,11 @@ import msgspec
 import numpy as np
 
 from cadenza.analysis.fitting import SHARES, Fitted, Sample, fit_rows, take_sample
+from cadenza.domain import FIGURES
 from cadenza.engine.laws.measured import Measured, MeasuredFit, MeasuredRow
 from cadenza.engine.laws.timing import Deck
 from cadenza.stats.columns import Columns, Floats
 
-# Figure → what it is of: ttft (means only), tpot (one value a request) or itl (gaps per token), and which statistic.
-FIGURES = ("ttft_mean", "tpot_mean", "tpot_p50", "tpot_p95", "tpot_p99", "itl_p50", "itl_p95", "itl_p99")
 # Fewer rows than this have no interior one to leave out.
 MIN_ROWS = 3
 # Halves are made of so many stretches of a point, in turns: a stretch is long against the noise between requests, and
