@@ -47,6 +47,17 @@ BODIES: dict[str, tuple[bytes, str, str]] = {
     "empty": (b"", "text/plain", "an empty body"),
     "blank": (b" \r\n", "", "an empty body"),
     "control characters": (b"\x00\x01", "", "a body without printable text"),
+    "HTML by its content type": (b"<p>Bad gateway</p>", "Text/HTML; charset=utf-8", "an HTML page: Bad gateway"),
+    "HTML by its first tag": (b"<HTML><title>No</title>", "", "an HTML page: No"),
+    "HTML after a byte-order mark": (b"\xef\xbb\xbf\r\n<html><title>No</title>", "", "an HTML page: No"),
+    "text that begins with X": (b"X: no", "", "X: no"),
+    "an empty path": (b'{"loc":[],"msg":"no"}', "application/json", "no"),
+    "four levels": (b'{"errors":[{"error":{"message":"no"}}]}', "application/json", "no"),
+    "five levels": (b'[{"errors":[{"error":{"msg":"no"}}]}]', "", '[{"errors":[{"error":{"msg":"no"}}]}]'),
+    "four lists": (b'[[[["no"]]]]', "application/json", "no"),
+    "five lists": (b'[[[[["no"]]]]]', "application/json", '[[[[["no"]]]]]'),
+    # The look ends after 64 KiB, here within a character.
+    "long JSON": (b'{"ab":"' + "é".encode() * 40_000 + b'"}', "", '{"ab":"' + "é" * 292 + "…"),
     "nested too deep": (b"[" * 100_000, "application/json", "[" * 299 + "…"),
 }
 

@@ -78,6 +78,12 @@ def test_nothing_is_learnt_from_a_text_that_is_not_what_carried_the_tokens() -> 
     assert learnt(event).text_bytes(event) == 0
 
 
+def test_nothing_is_learnt_from_a_text_with_an_escape() -> None:
+    # Up to its first quotation mark this text has the one byte that it has when read: a backslash.
+    event = chat('"')
+    assert learnt(event).text_bytes(event.replace(b'\\"', b'a"')) == 0  # no JSON
+
+
 def test_nothing_matches_before_something_is_learnt() -> None:
     assert RepeatedToken().text_bytes(chat(" one")) == 0
 

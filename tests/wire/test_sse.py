@@ -181,6 +181,19 @@ def test_events_within_the_bound_pass_for_ever() -> None:
     assert sum(len(parser.feed(b"data: " + b"x" * 50 + b"\n: ping\r\n\r\n")) for _ in range(100)) == 100
 
 
+def test_a_line_and_an_event_may_be_as_large_as_the_bound() -> None:
+    line = b"data: " + b"x" * 58  # 64 bytes
+    assert SseParser(max_event_bytes=64).feed(line + b"\n\n") == [ev("x" * 58)]
+    parser = SseParser(max_event_bytes=64)
+    assert parser.feed(line) == []
+    assert parser.feed(b"\n\n") == [ev("x" * 58)]
+    # An event is its lines, each with its end: 2 * (31 + 1) bytes, and one more.
+    two = b"data:" + b"x" * 31 + b"\ndata:" + b"y" * 31
+    assert SseParser(max_event_bytes=64).feed(two + b"\n\n") == [ev("x" * 31 + "\n" + "y" * 31)]
+    with pytest.raises(MalformedError, match="event of more than 64 bytes"):
+        SseParser(max_event_bytes=64).feed(two + b"y\n\n")
+
+
 WORDS = b"data event id retry error message x data:{} : \xc3 \0".split(b" ")
 ENDS = [b"\n", b"\r", b"\r\n", b"\n\n", b": ", b" ", BOM, BOM[:1], "é\u2028".encode(), b"data: [DONE]\n\n"]
 TOKENS = st.sampled_from([*WORDS, *ENDS])
