@@ -1,6 +1,6 @@
 # Two commands start the project: `make demo` and `make test`. Each keeps to a virtual environment of its own.
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow lint build bench docs site clean
+.PHONY: help demo test slow lint build bench docs site mutants clean
 
 VENV := .venv
 # Beside these, which need a server or install other tools: bench.real_vllm URL, bench.engine_vs_vllm URL,
@@ -58,5 +58,12 @@ site:
 	@scripts/venv.sh build/venv-docs "[docs]"
 	build/venv-docs/bin/python -m sphinx -q -W --keep-going docs build/site
 
+# Which mutants: a pattern of mutmut's, as 'cadenza.wire.sse.*'. Results are kept in mutants/, and a run goes on there.
+ONLY :=
+mutants: ## break the code in small ways and list what no test notices (hours; ONLY='cadenza.wire.*' for a part)
+	@scripts/venv.sh build/venv-mutants "[dev,mutants]"
+	nice -n 15 build/venv-mutants/bin/mutmut run --max-children 1 $(if $(ONLY),'$(ONLY)')
+	build/venv-mutants/bin/mutmut results
+
 clean: ## remove everything that make made, but not your runs
-	rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-* build dist mutants .mypy_cache .ruff_cache .pytest_cache .hypothesis
