@@ -223,7 +223,7 @@ MALFORMED = [
 ]
 
 
-@pytest.mark.parametrize("data", MALFORMED, ids=lambda data: data[:40].decode("latin-1"))
+@pytest.mark.parametrize("data", MALFORMED, ids=lambda data: data[:40].decode("ascii", "ignore"))
 def test_wrong_shapes_are_malformed_with_evidence(data: bytes) -> None:
     with pytest.raises(MalformedError) as refused:
         CHAT.read(data)
