@@ -1,5 +1,6 @@
 """How often the client looks at deadlines: each exchange in flight once a minute, however many came before it."""
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +13,7 @@ from cadenza.load.transport import Origin
 from cadenza.record import Message, Outcome, Record, Request
 from cadenza.spec import Timeouts
 from cadenza.wire.dialects import DIALECTS
-from support.scripted import ScriptedPeer, stream
+from support.scripted import DONE, END, HEAD, Script, ScriptedPeer, stream, token
 
 S = 1_000_000_000
 SHORT = 200
@@ -56,3 +57,37 @@ def test_the_connection_that_was_idle_for_the_shortest_time_is_taken() -> None:
     first, second, third = (connection for connection, _ in peer.requests)
     assert first != second
     assert third == first
+
+
+def two_in_turn(script: Script) -> ScriptedPeer:
+    """A peer that has answered two requests, the second sent 10 s after the first, and the client was closed."""
+    peer = ScriptedPeer(lambda n: script)
+    client = Client(MemoryTransport(peer), [Origin("t", ("127.0.0.1", 1))], DIALECTS["chat"], Timeouts())
+    for outgoing in itertools.islice(plan(), 2):
+        client.start(outgoing, client.now_ns())
+        until_ns = client.now_ns() + 10 * S
+        while client.now_ns() < until_ns:
+            client.turn(until_ns)
+    client.close()
+    return peer
+
+
+def test_a_kept_connection_is_closed_with_the_client() -> None:
+    peer = two_in_turn(stream(1))
+    assert [connection for connection, _ in peer.requests] == [1, 1]
+    assert peer.closed == [1]
+
+
+def test_a_connection_that_the_answer_closes_is_not_used_again() -> None:
+    # RFC 9112 9.6: after `Connection: close` the client sends no further request on that connection.
+    head = HEAD.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+    peer = two_in_turn([(1, head + token(finish="stop") + DONE + END)])
+    assert [connection for connection, _ in peer.requests] == [1, 2]
+    assert peer.closed == [1, 2]
+
+
+def test_an_idle_connection_on_which_bytes_come_is_dropped() -> None:
+    # Nothing was asked on it, so that what comes cannot be the next request's answer.
+    peer = two_in_turn([*stream(1), (5_000, b"HTTP/1.1 408 Request Timeout\r\n\r\n")])
+    assert [connection for connection, _ in peer.requests] == [1, 2]
+    assert peer.closed == [1, 2]

@@ -38,3 +38,9 @@ def test_a_limit_above_the_total_is_the_total() -> None:
     for state in (progress(connecting=True), progress(), progress(4, event=True), progress(4, unread=True)):
         assert deadline_ns(state, patient) == SENT + 10 * S
         assert name_timeout(state, patient, SENT + 10 * S)[0] is Outcome.TIMEOUT_TOTAL
+
+
+def test_a_stall_counts_from_the_first_bytes_on() -> None:
+    hasty = Timeouts(connect_s=1, first_token_s=5, stall_s=3, total_s=10)
+    assert deadline_ns(progress(), hasty) == SENT + 5 * S
+    assert deadline_ns(progress(0.5, unread=True), hasty) == SENT + 3 * S + S // 2

@@ -205,6 +205,14 @@ def test_close_delimited_answers_are_whole_at_the_close() -> None:
     assert (record.outcome, record.output_tokens) == (Outcome.OK, 1)
 
 
+def test_a_close_that_delimits_the_answer_is_no_loss() -> None:
+    # RFC 9112 6.3: without a length the body lasts until the connection closes, so that this one is whole.
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+    body = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}'  # its last event, too, ends there
+    record = exchange([(1, head + body), (2, None)])
+    assert (record.outcome, record.detail, record.done_ns) == (Outcome.OK, "no [DONE]", 2 * MS)
+
+
 def test_text_from_the_server_is_made_harmless() -> None:
     record = exchange([(1, http("500 No", b'{"error":"\x1b[31mred\\u0007"}'.replace(b"\x1b", b"\\u001b")))])
     assert record.detail is not None

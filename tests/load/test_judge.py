@@ -57,3 +57,10 @@ def test_a_redirect_is_a_status_from_300_to_399_with_a_location(status: str, red
 def test_a_second_attempt_is_said_with_a_failure_and_alone_with_a_success() -> None:
     assert judge(answer(TOKEN), "lost", "reset", Outcome.TIMEOUT_TOTAL, "sent twice")[1] == "reset; sent twice"
     assert judge(answer(TOKEN + FINISH + DONE), "complete", "", Outcome.TIMEOUT_TOTAL, "sent twice")[1] == "sent twice"
+
+
+@pytest.mark.parametrize(("wait", "shown"), [("7", "7"), ("x" * 60, "x" * 39 + "…")])
+def test_how_long_to_wait_follows_the_message_in_at_most_40_characters(wait: str, shown: str) -> None:
+    refused = answer(b'{"error":"busy"}', "429 Many", f"retry-after: {wait}\r\ncontent-type: application/json")
+    detail = f"HTTP 429: busy (Retry-After: {shown})"
+    assert judge(refused, "complete", "", Outcome.TIMEOUT_TOTAL, None) == (Outcome.HTTP_ERROR, detail)
