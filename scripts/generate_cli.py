@@ -8,6 +8,8 @@ import os
 import sys
 from pathlib import Path
 
+from pages import write_or_check
+
 from cadenza.cli.main import VERBS, make_parser
 
 MADE_WITH = (3, 11)
@@ -42,14 +44,7 @@ def main() -> int:
     if "--check" in sys.argv[1:] and sys.version_info[:2] != MADE_WITH:
         print(f"{PAGE.name} not checked: argparse lays help out differently than on {MADE_WITH[0]}.{MADE_WITH[1]}")
         return 0
-    text = render()
-    if "--check" in sys.argv[1:]:
-        if PAGE.read_text(encoding="utf-8") == text:
-            return 0
-        print(f"{PAGE.name} is stale: run python scripts/generate_cli.py", file=sys.stderr)
-        return 1
-    PAGE.write_text(text, encoding="utf-8")
-    return 0
+    return write_or_check(PAGE, render(), __file__)
 
 
 if __name__ == "__main__":

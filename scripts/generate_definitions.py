@@ -5,6 +5,8 @@ import inspect
 import sys
 from pathlib import Path
 
+from pages import write_or_check
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "definitions.md"
 # In the order in which a reader meets them.
@@ -90,14 +92,7 @@ def render() -> str:
 
 
 def main() -> int:
-    text = render()
-    if "--check" in sys.argv[1:]:
-        if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
-            return 0
-        print(f"{PAGE.name} is stale: run python scripts/generate_definitions.py", file=sys.stderr)
-        return 1
-    PAGE.write_text(text, encoding="utf-8")
-    return 0
+    return write_or_check(PAGE, render(), __file__)
 
 
 if __name__ == "__main__":

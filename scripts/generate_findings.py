@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+from pages import write_or_check
+
 from cadenza.analysis.codes import CODES
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "findings.md"
@@ -29,13 +31,7 @@ def render() -> str:
 
 
 def main() -> int:
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(render(), encoding="utf-8")
-        return 0
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == render():
-        return 0
-    print(f"{PAGE.name} is stale: run python scripts/generate_findings.py", file=sys.stderr)
-    return 1
+    return write_or_check(PAGE, render(), __file__)
 
 
 if __name__ == "__main__":

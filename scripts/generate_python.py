@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
+from pages import write_or_check
 
 import cadenza
 from cadenza.measure import session
@@ -83,14 +84,7 @@ def _with_defaults(struct: type[msgspec.Struct]) -> list[msgspec.structs.FieldIn
 
 
 def main() -> int:
-    text = render()
-    if "--check" in sys.argv[1:]:
-        if PAGE.read_text(encoding="utf-8") == text:
-            return 0
-        print(f"{PAGE.name} is stale: run python scripts/generate_python.py", file=sys.stderr)
-        return 1
-    PAGE.write_text(text, encoding="utf-8")
-    return 0
+    return write_or_check(PAGE, render(), __file__)
 
 
 if __name__ == "__main__":

@@ -37,10 +37,10 @@ stated_bottleneck = "memory"
 """
 
 
-def says(row: ComparedConfiguration, *parts: str) -> None:
+def missing(row: ComparedConfiguration, *parts: str) -> list[str]:
+    """Those of `parts` that stand in no sentence of the row."""
     text = "\n".join(row.disagreements)
-    for part in parts:
-        assert part in text, part
+    return [part for part in parts if part not in text]
 
 
 def test_the_printed_table() -> None:
@@ -69,45 +69,57 @@ def test_the_machine_predicts_the_printed_peaks_it_was_not_given() -> None:
 def test_physics_is_not_tuned_to_the_article() -> None:
     for row in ROWS:
         assert row.physics.single_tok_per_s > 1.3 * row.printed.single_stream_tok_per_s
-        says(row, f"single stream: printed {row.printed.single_stream_tok_per_s:g} tok/s")
+        assert missing(row, f"single stream: printed {row.printed.single_stream_tok_per_s:g} tok/s") == []
 
 
 def test_equal_concurrency_gains_two_percent() -> None:
     assert round(100 * (100.37 / 98.4 - 1)) == 2
     assert round(100 * (189.26 / 98.4 - 1)) == 92
-    says(PAIR, "+2 %: 100.37 against 98.4 tok/s at C = 8", "+92 % compares C = 16 with C = 8")
+    assert missing(PAIR, "+2 %: 100.37 against 98.4 tok/s at C = 8", "+92 % compares C = 16 with C = 8") == []
 
 
 def test_weights_that_do_not_fit() -> None:
     assert [row.fits for row in ROWS] == [True, False, True, False]
-    says(RX, "weights 15.26 GiB", "14.40 GiB")
-    says(PAIR, f"{16e9 * 2 / 2 / 2**30:.1f} GiB of weights a card, and 0.9 of 16 GiB is 14.4 GiB: it does not fit")
+    assert missing(RX, "weights 15.26 GiB", "14.40 GiB") == []
+    assert (
+        missing(
+            PAIR, f"{16e9 * 2 / 2 / 2**30:.1f} GiB of weights a card, and 0.9 of 16 GiB is 14.4 GiB: it does not fit"
+        )
+        == []
+    )
 
 
 def test_the_mi50_is_not_compute_bound() -> None:
     """98.4 tok/s of 15.14 GFLOP each are 1.49 TFLOPS, 5.6 % of 26.5."""
-    says(MI50, "1.49 TFLOPS, 5.6 % of the peak", "7.69 times a single stream at C = 8, 96 % of linear")
+    assert round(98.4 * 15.14e9 / 1e12, 2) == 1.49
+    assert round(100 * 1.49 / 26.5, 1) == 5.6
+    assert missing(MI50, "1.49 TFLOPS, 5.6 % of the peak", "7.69 times a single stream at C = 8, 96 % of linear") == []
 
 
 def test_a_card_with_half_the_bandwidth_that_is_faster_was_not_bound_by_it() -> None:
-    says(RX, "14.2 tok/s against 12.8", "512 against 1024 GB/s: memory bandwidth did not set the pace")
+    assert missing(RX, "14.2 tok/s against 12.8", "512 against 1024 GB/s: memory bandwidth did not set the pace") == []
 
 
 def test_the_straggler_of_25_57ths() -> None:
     assert round(100 * 25 / 57, 2) == 43.86
-    says(MIXTURE, "25/57", "by bandwidth alone 50 %", "16.4 % by physics", "0.0 % on that machine")
+    assert missing(MIXTURE, "25/57", "by bandwidth alone 50 %", "16.4 % by physics", "0.0 % on that machine") == []
     assert MIXTURE.physics.stall[0] > 0 == MIXTURE.physics.stall[1]
     assert MIXTURE.machine is not None
     assert MIXTURE.machine.stall[1] > 0 == MIXTURE.machine.stall[0]
 
 
 def test_the_mixture_scales_worse_than_printed() -> None:
-    says(MIXTURE, "7.87 times a single stream at C = 8, 98 % of linear", "8 tokens meet 35 of 64 experts", "2:1 fits")
+    assert (
+        missing(
+            MIXTURE, "7.87 times a single stream at C = 8, 98 % of linear", "8 tokens meet 35 of 64 experts", "2:1 fits"
+        )
+        == []
+    )
     assert MIXTURE.physics.at_peak_tok_per_s / MIXTURE.physics.single_tok_per_s < 61.4 / 7.8
 
 
 def test_pcie_takes_more_than_0_015_percent() -> None:
-    says(PAIR, "36 all-reduces of 8 KiB, 11.9 µs of 79.65 ms", "There are 72")
+    assert missing(PAIR, "36 all-reduces of 8 KiB, 11.9 µs of 79.65 ms", "There are 72") == []
     assert PAIR.physics.link_share > 72 * 30e-6 * PAIR.physics.single_tok_per_s
     # 73 calls of 124 µs in a step of 79.8 ms.
     assert PAIR.machine is not None
