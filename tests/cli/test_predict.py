@@ -98,7 +98,7 @@ def test_own_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [
         ((), "give --hardware and --model"),
         (("--hardware", "h100"), "give --hardware and --model"),
-        (("--hardware", "h101", "--model", "qwen3-8b"), "did you mean h100"),
+        (("--hardware", "h101", "--model", "qwen3-8b"), "did you mean 'h100'"),
         (("--hardware", "h100", "--model", "qwen"), "no model is called 'qwen'"),
         ((*PAIR, "--tp", "3"), "name one for each rank"),
         ((*PAIR, "--tp", "two"), "--tp 'two' is not a whole number"),

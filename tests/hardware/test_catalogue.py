@@ -31,9 +31,9 @@ def test_a_model_by_our_name_or_the_hubs(name: str) -> None:
 
 
 def test_a_near_miss_is_helped() -> None:
-    with pytest.raises(UsageError, match=r"'mi50' \(did you mean mi50-..gb\?\); there are: a100, h100"):
+    with pytest.raises(UsageError, match=r"'mi50' \(did you mean 'mi50-..gb'\?\); there are: a100, h100"):
         catalogue.device("mi50")
-    with pytest.raises(UsageError, match=r"did you mean pcie4-x16\?"):
+    with pytest.raises(UsageError, match=r"did you mean 'pcie4-x16'\?"):
         catalogue.link("pcie-4-x16")
     with pytest.raises(UsageError, match="no model is called 'zzz'; there are: gemma"):
         catalogue.model("zzz")

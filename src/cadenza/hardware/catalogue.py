@@ -1,6 +1,5 @@
 """Devices, links and models by name, from the data files beside this one or from the text of a user's own."""
 
-import difflib
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -9,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from cadenza.errors import UsageError
+from cadenza.errors import UsageError, did_you_mean
 from cadenza.hardware.architecture import Architecture
 from cadenza.hardware.device import Device
 from cadenza.hardware.link import Link
@@ -83,8 +82,7 @@ def _find(kind: str, name: str, known: Mapping[str, Entry]) -> Entry:
     wanted = name.strip().casefold()
     if wanted in known:
         return known[wanted]
-    close = difflib.get_close_matches(wanted, known, n=1, cutoff=0.5)
-    hint = f" (did you mean {close[0]}?)" if close else ""
+    hint = did_you_mean(wanted, known)
     raise UsageError(f"no {kind} is called {printable(name, 60)!r}{hint}; there are: {', '.join(sorted(known))}")
 
 

@@ -125,7 +125,11 @@ def measure(
         writer = create_run(name_run(spec) if out is None else out, _manifest(spec, reached, argv))
         progress(_prepared(spec, writer))
         with stopping() as stop:
-            watched = watch(spec, reached, writer.path, stack, lambda text: progress(Notice(text)))
+            try:
+                watched = watch(spec, reached, writer.path, stack, lambda text: progress(Notice(text)))
+            except CadenzaError:
+                writer.close(RunStatus.FAILED)
+                raise
             progress(Sampling(watched.description))
             runner = Runner(
                 spec,
